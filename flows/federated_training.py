@@ -54,13 +54,13 @@ _BLOCKS = 8
 Answers = list[Future[list[str]]]
 
 
-_MADE: ContextVar[Prepared | None] = ContextVar("a plan that was made", default=None)
+_MADE: ContextVar[Sequence[Prepared]] = ContextVar("plans that were made", default=())
 
 
 @contextmanager
-def with_plan(prepared: Prepared) -> Iterator[None]:
-    """Let the flow runs of this thread carry out a plan that was made, and looked at, before the engine was started."""
-    token = _MADE.set(prepared)
+def with_plans(plans: Sequence[Prepared]) -> Iterator[None]:
+    """Let the flow runs of this thread carry out plans whose price was shown before the engine was started."""
+    token = _MADE.set(plans)
     try:
         yield
     finally:
@@ -71,11 +71,15 @@ def plan(config: TrainingConfig) -> Prepared:
     """Look the data set up and return the plan of a run: the one that was made of this configuration, if one was.
 
     One that would pay for histograms of the columns is made again: a `describe` may have released them since it was
-    looked at, and then they cost the run nothing.
+    looked at, and then they cost the run nothing. A plan of a version that came since is not taken instead: the price
+    that was shown is not its price.
     """
     resolve_dataset(config.dataset)
-    made = _MADE.get()
-    return made if made is not None and made.is_of(config) and not made.pays_for_counts else prepare(config)
+    made = next((one for one in _MADE.get() if one.is_of(config)), None)
+    if made is not None and not made.pays_for_counts:
+        return made
+    again = prepare(config)
+    return again if made is None or again.shards.training[0].dataset == made.shards.training[0].dataset else made
 
 
 def chain(prepared: Prepared) -> Chained:

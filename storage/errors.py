@@ -59,6 +59,22 @@ class OverspendError(RefusedError):
         self.reason, self.fits = reason, fits
 
 
+class PriceError(RefusedError):
+    """A charge to whose price nobody has agreed; nothing was charged.
+
+    Parameters
+    ----------
+    message : str
+        With the price, and how to agree to it.
+    price : object, optional
+        What would be charged.
+    """
+
+    def __init__(self, message: str, price: object = None) -> None:
+        super().__init__(message)
+        self.price = price
+
+
 class DamagedError(StorageError):
     """A stored file does not match its digest; the message names the file."""
 

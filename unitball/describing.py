@@ -12,7 +12,7 @@ import pandas as pd
 from storage.errors import InputError
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
-from tasks.release.column_counts import plan_counts, version_of
+from tasks.release.column_counts import plan_counts, price_of_counts, version_of
 from tasks.release.descriptions import DescribedColumn, terms_of
 from tasks.release.descriptions import describe as described
 from unitball.training import using_root
@@ -23,7 +23,7 @@ from unitball.wording import checked, spoken_in_python
 def describe(
     dataset: str,
     *,
-    epsilon: float,
+    epsilon: float | None = None,
     delta: float | None = None,
     trust: str | None = None,
     version: str | None = None,
@@ -41,8 +41,9 @@ def describe(
     ----------
     dataset : str
         A registered data set, or the name of a new one whose rows are given.
-    epsilon : float
-        Of the release, for each row or person, above 0.
+    epsilon : float, optional
+        Of the release, for each row or person, above 0. Without it, public rows are described at 0.2, and so are
+        private rows where that release is charged already.
     delta : float, optional
         105/128 of the cap's by default; 1e-5 on public rows.
     trust : str, optional
@@ -73,6 +74,8 @@ def describe(
 
     Raises
     ------
+    storage.errors.PriceError
+        If private rows would be charged and no ``epsilon`` is given; the message has the price, and nothing is charged.
     storage.errors.RefusedError
         If the account's cap would be exceeded, or the other version's release is not paid; nothing is charged then.
     storage.errors.InputError, dpalgos.parameters.ParameterError
@@ -87,6 +90,8 @@ def describe(
         planned = plan_counts(version_of(dataset, version), epsilon, delta=delta, trust=trust)
         if plan:
             return _framed((), asdict(terms_of(planned, paid=planned.paid)))
+        if epsilon is None and (price := price_of_counts(planned)) is not None:
+            raise price.refusal(f"give epsilon={planned.epsilon:g}")
         found = described(planned, against)
     if place is not None:
         from tasks.experiments.description_figure import draw_description

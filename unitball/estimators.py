@@ -44,10 +44,21 @@ from tasks.planning.configuration import TrainingConfig, faults
 from tasks.planning.resolution import resolve_normalisation
 from tasks.release.held_out_counts import held_out_counts
 from tasks.release.metrics import Evaluation, measure_by_statistics, sums_of_scores
+from tasks.release.prices import RUN_EPSILON
 from tasks.tracking.effects import described_effects
 from tasks.tracking.results import Proved, proved_of
 from unitball.bounds import Bounds
-from unitball.fits import BudgetError, Encoded, Fitted, Grouped, Target, fit_in_memory, fit_through_the_door, row_map
+from unitball.fits import (
+    BudgetError,
+    Encoded,
+    Fitted,
+    Grouped,
+    Target,
+    fit_in_memory,
+    fit_through_the_door,
+    row_map,
+    unpriced,
+)
 from unitball.training import PROCESS, budget, charged_root, other_process
 from unitball.wording import in_python
 
@@ -117,7 +128,7 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
     def __init__(
         self,
         *,
-        epsilon: float,
+        epsilon: float | None,
         delta: float,
         algorithm: str | None,
         account: str | None,
@@ -200,6 +211,8 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
             raise BudgetError("random_state is a public seed of the noise and the rows are private; leave it out")
         else:
             population = self.account or _DEFAULT_ACCOUNT
+            if self.epsilon is None:
+                raise unpriced(config, encoded, population, root=self.root)
             fitted = fit_through_the_door(
                 config, encoded, population, root=self.root, disjoint_people=self.disjoint_people
             )
@@ -213,7 +226,7 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         fields = {
             "dataset": "estimator",
             ("algorithm" if self._algorithm in names("systems") else "trainer"): self._algorithm,
-            "epsilon": float(self.epsilon),
+            "epsilon": float(self._epsilon),
             "delta": float(self.delta),
             "parties": 1,
             "evaluation": measured,
@@ -265,6 +278,11 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
                 "test_fraction above 0, such as 0.2, and a delta above 0"
             )
         return self._held_out
+
+    @property
+    def _epsilon(self) -> float:
+        """Of a fit: the stated one, or the default of public rows, which is proposed for private ones."""
+        return RUN_EPSILON if self.epsilon is None else self.epsilon
 
     @property
     def _threshold(self) -> float:
@@ -326,7 +344,7 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         ------
         ParameterError
         """
-        _require_number("epsilon", self.epsilon, "above 0 and at most 1000", lambda value: 0 < value <= 1000)
+        _require_number("epsilon", self._epsilon, "above 0 and at most 1000", lambda value: 0 < value <= 1000)
         _require_number("delta", self.delta, "from 0 to below 1, below one over the rows", lambda value: 0 <= value < 1)
         _require_number("test_fraction", self.test_fraction, "from 0 to below 1", lambda value: 0 <= value < 1)
         _require_whole("replicate", self.replicate, 0)
@@ -528,8 +546,9 @@ class PrivateClassifier(_Scored, ClassifierMixin, _PrivateEstimator):  # type: i
 
     Parameters
     ----------
-    epsilon : float
-        Of one fit.
+    epsilon : float, optional
+        Of one fit. Public rows are fitted at 1 without it; ``fit`` on private rows raises :class:`BudgetError` with the
+        price of that and charges nothing.
     delta : float
         Of one fit, below one over the number of rows; 0 for algorithms of pure epsilon.
     algorithm : str, optional
@@ -607,8 +626,8 @@ class PrivateClassifier(_Scored, ClassifierMixin, _PrivateEstimator):  # type: i
     Raises
     ------
     BudgetError
-        From ``fit``, if the account does not admit it. It is no ``Exception``, so that a search ends with the reason
-        instead of a missing score.
+        From ``fit``, if the account does not admit it, or private rows come without ``epsilon``. It is no
+        ``Exception``, so that a search ends with the reason instead of a missing score.
     dpalgos.parameters.ParameterError
         From ``fit``, if something would have to be learnt from private rows, or parameters do not fit.
 
@@ -627,7 +646,7 @@ class PrivateClassifier(_Scored, ClassifierMixin, _PrivateEstimator):  # type: i
 
     def __init__(
         self,
-        epsilon: float = 1.0,
+        epsilon: float | None = None,
         delta: float = 1e-6,
         *,
         algorithm: str | None = None,
@@ -684,7 +703,7 @@ class PrivateClassifier(_Scored, ClassifierMixin, _PrivateEstimator):  # type: i
         parameters = super()._parameters(records, width)
         if self.algorithm is not None or self.delta > 0 or parameters:
             return parameters
-        return {"regularisation": 1.5 * math.sqrt(width) / (records * self.epsilon)}
+        return {"regularisation": 1.5 * math.sqrt(width) / (records * self._epsilon)}
 
     def _class_weight(self) -> dict[str, float] | str:
         """Return weights by the names under which classes are trained, which are their places."""
@@ -898,7 +917,7 @@ class PrivateRegressor(_Scored, RegressorMixin, _PrivateEstimator):  # type: ign
 
     def __init__(
         self,
-        epsilon: float = 1.0,
+        epsilon: float | None = None,
         delta: float = 1e-6,
         *,
         label_range: Sequence[float] | None = None,

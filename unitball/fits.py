@@ -16,7 +16,7 @@ from sklearn.utils import check_random_state
 
 from dpalgos.algorithms import fit
 from dpalgos.column_maps import LearntColumns
-from dpalgos.guarantees import Numerics, PureEpsilon
+from dpalgos.guarantees import Numerics, PureEpsilon, rounded_up
 from dpalgos.histograms import ColumnCounts
 from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.models import Statistic
@@ -28,6 +28,8 @@ from storage.errors import InputError, RefusedError
 from storage.ledger.charges import PERSON
 from storage.people import People, at_most, shares
 from storage.refs import DatasetRef, ReleaseRef, TableColumn, Visibility
+from tasks.accounts.pricing import epsilon_of_person
+from tasks.accounts.room import one_more_run
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
 from tasks.planning.configuration import TrainingConfig
@@ -276,6 +278,33 @@ def fit_in_memory(config: TrainingConfig, rows: Encoded, random_state: Any) -> F
         statistics={one.key: outputs[one.key] for one in plan.evaluations},
         normalisation=rows.normalisation,
         account="none: the rows are public",
+    )
+
+
+def unpriced(
+    config: TrainingConfig, rows: Encoded, population: str, *, root: str | os.PathLike[str] | None
+) -> BudgetError:
+    """Return the error of a fit on private rows for which no epsilon is stated, with its price; nothing is charged.
+
+    Raises
+    ------
+    ParameterError, InputError
+        For what does not fit.
+    """
+    try:
+        planned, _ = _planned(config, rows)
+    except (ParameterError, InputError) as error:
+        raise type(error)(in_python(str(error))) from None
+    with charged_root(root):
+        known = open_catalog().account(population)
+        left = None if known is None else one_more_run(population, config.stated_delta)
+    cost = epsilon_of_person(planned, 1 if known is None else known.group_size)
+    of = "a person" if rows.grouped is not None else "a row"
+    said = "" if left is None else f"; {left.said}"
+    return BudgetError(
+        f"nothing was charged; the price of this fit is epsilon {rounded_up(cost, 4):g} at delta "
+        f"{config.stated_delta:g} for {of}, charged to account {population!r}{said}; give "
+        f"epsilon={config.epsilon:g}"
     )
 
 

@@ -27,6 +27,7 @@ from tasks.accounts.ledger import open_ledger
 from tasks.datasets.registration import find_dataset
 from tasks.planning.configuration import TrainingConfig
 from tasks.release.preflight import require_feasible
+from tasks.release.prices import price_of, with_epsilon
 from tasks.runtime.engine import on_running_server, quick_flows
 from tasks.runtime.settings import ROOT_VARIABLE, current_root, isolated_root, restoring
 from tasks.runtime.stores import open_catalog
@@ -395,10 +396,13 @@ def train(
         Of :class:`tasks.planning.configuration.TrainingConfig`, as the command's options: ``algorithm``, ``epsilon``,
         ``delta``, ``trust``, ``parties``, …. Of rows that are given also ``account``, ``epsilon_cap``, ``delta_cap``,
         ``on_violation``, ``group_size``, ``disjoint_people``, ``allow_idealised``, ``relation``, and
-        ``visibility="public"``.
+        ``visibility="public"``. Without ``epsilon``, public rows are trained on at 1, and so are private rows where
+        that run is charged already.
 
     Raises
     ------
+    storage.errors.PriceError
+        If private rows would be charged and no ``epsilon`` is given; the message has the price, and nothing is charged.
     storage.errors.RefusedError
         If something unproved would read private rows, or a cap would be exceeded; nothing is released then.
     storage.errors.InputError, dpalgos.parameters.ParameterError
@@ -418,7 +422,10 @@ def train(
     config = checked("train", TrainingConfig, {"dataset": name or "rows" if given else dataset, **settings})
     with using_root(root):
         dataset = bring_in(dataset, schema, name, terms) if given else dataset
-        prepared = require_feasible(config)
+        prepared = require_feasible(with_epsilon(config, find_dataset(config.dataset)))
+        if config.epsilon is None and (price := price_of([prepared])) is not None:
+            raise price.refusal(f"give epsilon={prepared.config.epsilon:g}")
+        config = prepared.config
         with on_running_server(current_root()) as served:
             # Prefect takes seconds, and reads which server there is.
             from flows import federated_training
@@ -429,12 +436,12 @@ def train(
 
             recorded = None
             if served:
-                with quick_flows(), federated_training.with_plan(prepared):
+                with quick_flows(), federated_training.with_plans([prepared]):
                     recorded = federated_training.train(config)
             # What a flow run has released is stored, and read again at no cost.
             with inline():
                 with logging_afterwards(find_dataset(config.dataset)):
-                    config, run = prepared.config, federated_training.chain(prepared)
+                    run = federated_training.chain(prepared)
                 run = run._replace(result=recorded or record(config, *run))
             model, account = run_report(config, run).model, read_budget(dataset)
     if model is None:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
 from pydantic import BaseModel, ValidationError, WithJsonSchema
@@ -28,6 +28,9 @@ from storage.errors import FormatVersionError, InputError, StorageError
 from tasks.runtime.progress import WAITING, listen, report_progress
 from tasks.runtime.settings import ROOT_VARIABLE, current_layout, current_root
 
+if TYPE_CHECKING:
+    from tasks.release.prices import Price
+
 RootOption = Annotated[
     Path | None,
     typer.Option(
@@ -40,6 +43,7 @@ _PACE = 3600.0
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else there.")]
 
 
+YesOption = Annotated[bool, typer.Option("--yes", help="Charge the price that this command prints without --yes.")]
 DaskOption = Annotated[
     str | None, typer.Option("--dask", help="`local`, or a Dask scheduler's address: tls://host:8786.")
 ]
@@ -184,6 +188,32 @@ def say_charged_before(account: str, what: str = "this") -> None:
     """
     said = f"all that {what} releases was charged to account {account} before: it costs nothing more"
     typer.echo(f"note: {said}", err=True)
+
+
+def agree(price: "Price | None", *, asks: bool, yes: bool, way_out: str = "give --epsilon, or --yes") -> None:
+    """Show what a command is about to charge, or stop where nobody has agreed to it.
+
+    Parameters
+    ----------
+    price : Price or None
+        None where nothing is charged.
+    asks : bool
+        Whether the command's options do not state this charge.
+    yes : bool
+        Whether the price is agreed to.
+    way_out : str
+        How to agree.
+
+    Raises
+    ------
+    PriceError
+        Naming the price; nothing was charged.
+    """
+    if price is None:
+        return
+    if asks and not yes:
+        raise price.refusal(way_out)
+    typer.echo(f"price: {price}", err=True)
 
 
 @dataclass(frozen=True, slots=True)

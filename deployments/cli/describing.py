@@ -12,7 +12,17 @@ import typer
 from rich.console import RenderableType
 from rich.markup import escape
 
-from deployments.cli.common import Answer, answered, options_of, progress, require_readable, say_charged_before, table
+from deployments.cli.common import (
+    Answer,
+    YesOption,
+    agree,
+    answered,
+    options_of,
+    progress,
+    require_readable,
+    say_charged_before,
+    table,
+)
 from deployments.cli.entry_point import app
 from deployments.cli.given import given_options, refuse_beside
 from dpalgos.measured import in_digits
@@ -24,7 +34,7 @@ from tasks.datasets.request import IngestRequest
 if TYPE_CHECKING:
     from tasks.release.descriptions import Comparison, DescribedColumn, Description, Difference, Figure, Terms
 
-_OWN = ("--epsilon", "--delta", "--trust", "--version", "--against", "--plan", "--plot", "--root", "--json")
+_OWN = ("--epsilon", "--delta", "--trust", "--version", "--against", "--plan", "--plot", "--yes", "--root", "--json")
 _BARS, _WIDTH = " ▁▂▃▄▅▆▇█", 20
 
 
@@ -38,7 +48,10 @@ _BARS, _WIDTH = " ▁▂▃▄▅▆▇█", 20
 def describe(
     request: IngestRequest,
     name: Annotated[str, typer.Argument(metavar="DATASET", help="A registered data set, or a new one with --path.")],
-    epsilon: Annotated[float, typer.Option(help="Epsilon of the release, for each row or person.")],
+    epsilon: Annotated[
+        float | None,
+        typer.Option(help="Epsilon of the release, per row or person. Without it private rows are priced at 0.2."),
+    ] = None,
     delta: Annotated[
         float | None, typer.Option(help="At which epsilon is; if empty, 105/128 of the cap's, 1e-5 on public rows.")
     ] = None,
@@ -54,11 +67,12 @@ def describe(
     private: Annotated[
         bool, typer.Option("--private/--public", help=IngestRequest.model_fields["visibility"].description)
     ] = True,
+    yes: YesOption = False,
 ) -> Answer:
     """Release histograms, quartiles, means, missing shares and class balance of a table, each with its margin."""
     from tasks.release import column_counts, descriptions
 
-    refuse_beside("--plan", "charges nothing and reads no row", ["--plot", "--against"])
+    refuse_beside("--plan", "charges nothing and reads no row", ["--plot", "--against", "--yes"])
     if plot is not None and plot.exists():
         raise InputError(f"{plot} exists; name another file, or remove it first")
     _bring_in(request.model_copy(update={"name": name}), private=private)
@@ -69,6 +83,11 @@ def describe(
         return Answer(asdict(terms), terms_lines(terms, planned=True))
     if planned.paid and planned.dataset.private:
         say_charged_before(planned.planned.account)
+    else:
+        if against is not None:
+            column_counts.version_of(name, against)
+        column_counts.require_affordable(planned)
+        agree(column_counts.price_of_counts(planned), asks=epsilon is None, yes=yes)
     with progress(f"describe {name}"):
         found = descriptions.describe(planned, against)
     if plot is not None:

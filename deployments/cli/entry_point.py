@@ -198,14 +198,16 @@ def command_group(arguments: list[str]) -> TyperGroup:
 # What somebody has pasted by mistake is not printed whole; paths are.
 _LONGEST, _LONGEST_LINE = 300, 1500
 
-DONE, FAILED, BAD_INPUT, REFUSED, INTERRUPTED = 0, 1, 2, 3, 130
+DONE, FAILED, BAD_INPUT, REFUSED, UNAGREED, INTERRUPTED = 0, 1, 2, 3, 4, 130
 
 # Typer brings Click along under a private name; what is public of it is enough to name its error for bad usage.
 _UsageError: Any = typer.BadParameter.__base__
 
 
 def explain(error: BaseException) -> tuple[int, str]:
-    """Return the exit code and the line for an exception: 2 bad input, 3 refused for privacy, 130 Ctrl-C, 1 otherwise.
+    """Return the exit code and the line for an exception.
+
+    2 for bad input, 3 refused for privacy, 4 where a price was shown and not agreed to, 130 for Ctrl-C, 1 otherwise.
 
     Nothing of the program is imported before something has gone wrong.
     """
@@ -221,12 +223,13 @@ def explain(error: BaseException) -> tuple[int, str]:
 
     from dpalgos.parameters import ParameterError
     from dpalgos.secure.primitives import SecureAggregationError
-    from storage.errors import InputError, RefusedError, SecretError, StorageError
+    from storage.errors import InputError, PriceError, RefusedError, SecretError, StorageError
     from tasks.runtime.engine import EngineError
 
     # In order: the first class that fits decides. A secret that is missing or that others can read is for its owner
     # to put right, like any bad input.
     codes: tuple[tuple[tuple[type[BaseException], ...], int], ...] = (
+        ((PriceError,), UNAGREED),
         ((RefusedError,), REFUSED),
         ((InputError, ParameterError, ValidationError, SecretError), BAD_INPUT),
         ((StorageError, EngineError, SecureAggregationError), FAILED),
@@ -296,7 +299,7 @@ def _open_closed_streams() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and leave: 0 done, 2 bad arguments or input, 3 refused for privacy, 1 otherwise.
+    """Run the command line and leave: 0 done, 2 bad arguments or input, 3 refused for privacy, 4 price, 1 otherwise.
 
     Stopped by Ctrl-C it leaves with 130, by SIGTERM with 143. Every error is one line on stderr; ``UNITBALL_DEBUG=1``
     shows its traceback.

@@ -11,11 +11,23 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import RenderableType
 
-from deployments.cli.common import Answer, DaskOption, answered, options_of, progress, read_text, running, table
+from deployments.cli.common import (
+    Answer,
+    DaskOption,
+    YesOption,
+    agree,
+    answered,
+    options_of,
+    progress,
+    read_text,
+    running,
+    table,
+)
 from deployments.cli.entry_point import app
 from deployments.cli.given import refuse_beside, refuse_without
 from dpalgos.guarantees import RELATIONS, Neighbours
 from dpalgos.parameters import ParameterError
+from dpalgos.secure.primitives import SecureAggregationError
 from storage.atomic import write_bytes
 from storage.errors import InputError, RefusedError
 from tasks.planning.configuration import TrainingConfig
@@ -44,6 +56,7 @@ def sweep(
     workers: _Workers = None,
     dask: DaskOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the points and run none.")] = False,
+    yes: YesOption = False,
 ) -> Answer:
     """Run a grid over any parameters: in parallel, each point once, failures recorded."""
     from tasks.datasets.registration import find_dataset
@@ -54,9 +67,9 @@ def sweep(
     if dry_run:
         listed = [point.description for point in points]
         return Answer({"points": listed}, listed)
-    for dataset in {point.config.dataset for point in points}:
-        find_dataset(dataset)
+    private = {one.name for one in map(find_dataset, {point.config.dataset for point in points}) if one.private}
     require_scheduler(dask)
+    _agree([point.config for point in points if point.config.dataset in private], yes=yes)
     with running(f"sweep {spec.name}", stages=["points"]):
         from flows.reproduction import report_sweep
         from flows.sweep import run_sweep
@@ -71,6 +84,24 @@ def sweep(
     return Answer(
         result.model_dump(mode="json"), [*_shown(experiment), counts + ending], typer.Exit(1) if result.failed else None
     )
+
+
+def _agree(configs: Sequence[TrainingConfig], *, yes: bool) -> None:
+    """Show what the points of a sweep charge to each private account, and stop where that is not agreed to."""
+    from tasks.preparation.prepare import Prepared, prepare
+    from tasks.release.prices import price_of
+
+    plans: dict[str, list[Prepared]] = {}
+    for config in configs:
+        try:
+            prepared = prepare(config)
+        except (InputError, ParameterError, RefusedError, SecureAggregationError):
+            # A point that cannot be planned charges nothing, and its failure is recorded.
+            continue
+        if prepared.plan is not None:
+            plans.setdefault(prepared.shards.all[0].dataset.account, []).append(prepared)
+    for of_account in plans.values():
+        agree(price_of(of_account), asks=True, yes=yes, way_out="give --yes")
 
 
 @app.command(epilog="Example: unitball frontier --dataset digits")

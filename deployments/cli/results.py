@@ -13,7 +13,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import RenderableType
 
-from deployments.cli.common import Answer, answered, console, progress, require_readable, running, table
+from deployments.cli.common import (
+    Answer,
+    YesOption,
+    agree,
+    answered,
+    console,
+    progress,
+    require_readable,
+    running,
+    table,
+)
 from deployments.cli.entry_point import app, group_of
 from deployments.cli.given import refuse_beside
 from dpalgos.guarantees import rounded_up
@@ -24,7 +34,7 @@ from tasks.runtime.settings import current_root
 
 if TYPE_CHECKING:
     from tasks.tracking.effects import Effects
-    from tasks.tracking.models import RegisteredModel
+    from tasks.tracking.models import ModelComparison, RegisteredModel
 
 Record = dict[str, Any]
 _FACTS = ("algorithm", "dataset", "trust", "config_epsilon", "epsilon_spent", "delta_spent")
@@ -359,18 +369,48 @@ def compare(
         float | None, typer.Option(help="Charge this to private held-out rows; not needed on public ones.")
     ] = None,
     promote: Annotated[bool, typer.Option("--promote", help="Make it champion where it is better.")] = False,
+    yes: YesOption = False,
 ) -> Answer:
     """Compare a version with the champion of its name on the same held-out rows."""
     from tasks.tracking.models import ComparisonRequest, open_comparison
 
     request = ComparisonRequest(model=model, epsilon=epsilon, promote=promote)
     # What cannot be compared is said before an engine is started.
-    open_comparison(current_root(), model)
+    comparison = open_comparison(current_root(), model)
+    request = request.model_copy(update={"epsilon": _agreed_epsilon(comparison, epsilon, yes=yes)})
     with running(f"compare {model}"):
         from flows.comparison import champion_comparison
 
         compared = champion_comparison(request)
     return Answer({**compared.model_dump(mode="json"), "better": compared.better}, [compared.statement])
+
+
+def _agreed_epsilon(comparison: ModelComparison, stated: float | None, *, yes: bool) -> float | None:
+    """Return what a comparison charges to private held-out rows, as agreed to; None where it is free.
+
+    Where the command states no epsilon, the price is what the data set's schedules let a comparison cost.
+    """
+    from tasks.datasets.registration import find_dataset
+    from tasks.datasets.schedules import allowed_comparison
+    from tasks.planning.rows import FeatureStep
+    from tasks.preparation.prepare import prepare
+    from tasks.release.admission import request_for
+    from tasks.release.prices import COMPARISON_EPSILON, price_of_requests
+    from tasks.tracking.models import planned_comparison
+
+    config = comparison.lineages[0].config
+    allowed, _ = allowed_comparison(config.dataset, config.system)
+    epsilon = stated or allowed
+    if not find_dataset(config.dataset).private or (epsilon is None and comparison.is_paid):
+        return epsilon
+    epsilon = epsilon or COMPARISON_EPSILON
+    prepared = prepare(config.model_copy(update={"horizon": None}))
+    if prepared.shards.held_out is not None:
+        features = [node for node in prepared.nodes.values() if isinstance(node, FeatureStep)]
+        planned = planned_comparison(comparison, prepared.shards.held_out, features, epsilon)
+        request = request_for([planned], "a comparison with the champion")
+        agree(None if request is None else price_of_requests([request]), asks=stated is None, yes=yes)
+    return epsilon
 
 
 @models.command(epilog="Example: unitball model rollback clinic.noisy-gd")

@@ -21,6 +21,8 @@ from deployments.cli.common import (
     Answer,
     DaskOption,
     RootOption,
+    YesOption,
+    agree,
     answered,
     options_of,
     require_readable,
@@ -36,7 +38,7 @@ from deployments.cli.stopping import leave_signals
 from dpalgos.guarantees import rounded_up
 from dpalgos.parameters import ParameterError
 from dpalgos.sentences import sentence
-from storage.errors import InputError, RefusedError
+from storage.errors import InputError, PriceError, RefusedError
 from storage.refs import Visibility
 from tasks.datasets.request import IngestRequest
 from tasks.planning.configuration import TrainingConfig, faults
@@ -45,6 +47,7 @@ from tasks.runtime.settings import current_layout, current_root, prefect_address
 if TYPE_CHECKING:
     from tasks.datasets.schedules import Schedule
     from tasks.planning.plans import RunPlan
+    from tasks.preparation.prepare import Prepared
     from tasks.release.expectation import Expectation
     from tasks.release.forecasts import AccountForecast
     from tasks.tracking.results import RunResult
@@ -69,13 +72,14 @@ def train(
     path: Annotated[Path | None, typer.Option(help="Ingest this file or folder on the way.")] = None,
     format: Annotated[str | None, typer.Option(help="Format of --path.")] = None,
     public: Annotated[bool, typer.Option("--public", help="The rows of --path are public.")] = False,
+    yes: YesOption = False,
     dask: DaskOption = None,
 ) -> Answer:
     """Train one model over the parties' rows, charge what it costs, evaluate and log it."""
     if plan and explain:
         raise ParameterError("--plan says what a run asks for, and --explain what would run: give one of them")
     for option in ("--plan", "--explain"):
-        refuse_beside(option, "runs nothing", ["--dask"])
+        refuse_beside(option, "runs nothing", ["--dask", "--yes"])
     if path is None and (format is not None or public):
         raise ParameterError("--format and --public speak of rows to ingest on the way: say which with --path")
     if path is not None:
@@ -84,7 +88,7 @@ def train(
         return _explained(config)
     if plan:
         return _expectation(config)
-    results = _run([config], f"{config.system} on {config.dataset}", dask)
+    results = _run([config], f"{config.system} on {config.dataset}", yes=yes, dask=dask)
     return Answer(results[0].model_dump(mode="json"), shown_results(results))
 
 
@@ -101,9 +105,12 @@ def _ingest(name: str, path: Path, format: str | None, public: bool) -> None:
 
 
 def _explained(config: TrainingConfig) -> Answer:
+    from tasks.datasets.registration import find_dataset
     from tasks.release.preflight import require_feasible
+    from tasks.release.prices import price_of, with_epsilon
 
-    plan = require_feasible(config).plan
+    prepared = require_feasible(with_epsilon(config, find_dataset(config.dataset)))
+    plan, price = prepared.plan, price_of([prepared])
     if plan is None:
         raise InputError(
             f"partition {config.partition} depends on what rows contain: the plan is known only at the run"
@@ -119,12 +126,14 @@ def _explained(config: TrainingConfig) -> Answer:
         parameters = ", ".join(f"{name}={_brief(value)}" for name, value in part.items() if name != "name")
         lines.append(f"  {kind} {part['name']}" + (f": {parameters}" if parameters else ""))
     lines += [f"  measured by {plan.measured_by}"] if plan.measured_by else []
+    lines += [f"  price: {price}"] if price is not None else []
     explained = {
         "system": plan.system,
         "trust": plan.trust,
         "reasons": plan.reasons,
         "warning": plan.warning,
         "measured_by": plan.measured_by,
+        "price": None if price is None else dataclasses.asdict(price),
     }
     return Answer({**explained, "parts": parts}, lines)
 
@@ -154,21 +163,19 @@ def _expectation(config: TrainingConfig) -> Answer:
     charged = f"; {expected.charged} of them charged before, at no further cost" if expected.charged else ""
     charged += f"; {expected.stored} stored, and not made again" if expected.stored else ""
     each = expected.rows_per_person
-    processor = expected.least_processor_seconds, expected.processor_seconds
-    anew = f", each time mapped anew, {expected.mapping_seconds:g} s: there is no room for mapped rows, or few are read"
+    again = "; each time mapped again: there is no room for mapped rows, or few are read" * expected.mapped_again
     people = f" people of at most {each} {'row' if each == 1 else 'rows'} each" if expected.person else ""
     lines = {
         "rows": f"{expected.rows:,}{people} × {expected.dimension} over {expected.parties} parties",
         **({"classes": f"{len(classes)}: {shown(classes)}"} if classes else {}),
         "releases": f"{expected.releases}{tuned}, budget {budget}{charged}",
+        **({"price": str(expected.price)} if expected.price is not None else {}),
         "passes": f"{expected.passes} over {_kept(expected.streamed, each > 1)}",
         "operations": f"{_span(expected.least_operations, expected.operations, '.2g')} floating-point operations in "
-        "matrix products",
-        "reading": f"{_span(expected.least_read_bytes / 2**20, expected.read_bytes / 2**20, ',.0f')} MiB of rows"
-        + (anew if expected.mapping_seconds else ""),
+        f"matrix products, {_span(expected.least_small_operations, expected.small_operations, '.2g')} others",
+        "reading": _span(expected.least_read_bytes / 2**20, expected.read_bytes / 2**20, ",.0f")
+        + f" MiB of rows{again}",
         "memory": f"about {expected.memory_bytes / 2**20:,.0f} MiB" + (" at most" if each > 1 else ""),
-        "seconds": f"about {_span(expected.least_seconds, expected.seconds, 'g')} beside what else this machine does "
-        f"now, the engine's start included; {_span(*processor, 'g')} of processor time",
         **({"horizon": _horizon(expected)} if expected.nights else {}),
         **({"measured by": expected.measured_by} if expected.measured_by else {}),
     }
@@ -177,12 +184,10 @@ def _expectation(config: TrainingConfig) -> Answer:
 
 
 def _horizon(expected: Expectation) -> str:
-    """Return what all nights of a horizon cost, and what those to come ask for."""
-    after = expected.nights - expected.night
-    rest = f"; {after} more like it take about {after * expected.seconds:g} s" if after else ""
+    """Return what all nights of a horizon cost."""
     return (
         f"night {expected.night} of {expected.nights}, one charge for all in the first: epsilon {expected.epsilon:g} "
-        f"at delta {rounded_up(expected.delta, 6):g}, and no later night costs anything{rest}"
+        f"at delta {rounded_up(expected.delta, 6):g}, and no later night costs anything"
     )
 
 
@@ -193,11 +198,8 @@ def _span(least: float, most: float, digits: str) -> str:
 
 
 def _warn(plan: RunPlan | None) -> None:
-    from tasks.release.preflight import cost_of_measuring_later
-
-    for warning in () if plan is None else (plan.warning, cost_of_measuring_later(plan)):
-        if warning:
-            typer.echo(f"warning: {warning}", err=True)
+    if plan is not None and plan.warning:
+        typer.echo(f"warning: {plan.warning}", err=True)
 
 
 @app.command(epilog="Example: unitball compare --dataset digits --epsilon 1")
@@ -205,53 +207,69 @@ def _warn(plan: RunPlan | None) -> None:
     TrainingConfig,
     without=["algorithm", "projection", "trainer", "aggregation", "tune"],
     named={"parameters": "--param"},
-    defaults={"epsilon": 1.0},
 )
 @answered
 def compare(
     config: TrainingConfig,
     algorithms: Annotated[str, typer.Option(help="Named systems, separated by commas.")] = DEFAULT_COMPARISON,
+    yes: YesOption = False,
 ) -> Answer:
     """Train several algorithms on one data set at one budget and show them side by side."""
     shared = config.model_dump(exclude={"algorithm"})
     configs = [TrainingConfig(algorithm=name, **shared) for name in algorithms.split(",")]
-    results = _run(configs, f"comparing on {config.dataset}")
+    results = _run(configs, f"comparing on {config.dataset}", yes=yes)
     return Answer({"results": [result.model_dump(mode="json") for result in results]}, shown_results(results))
 
 
-def _run(configs: Sequence[TrainingConfig], title: str, dask: str | None = None) -> list[RunResult]:
+def _run(configs: Sequence[TrainingConfig], title: str, *, yes: bool, dask: str | None = None) -> list[RunResult]:
     from tasks.runtime.engine import started_ahead
 
     with started_ahead(current_root(), beside="tasks.release.preflight"):
-        from tasks.release.preflight import charged_before, require_feasible
         from tasks.runtime.cluster import over_cluster, require_scheduler, task_runner
 
         require_scheduler(dask)
-        for config in configs:
-            try:
-                prepared = require_feasible(config)
-                _warn(prepared.plan)
-                if (account := charged_before(prepared)) is not None:
-                    say_charged_before(account, "this" if len(configs) == 1 else str(config.algorithm))
-            except ParameterError as error:
-                if len(configs) == 1:
-                    raise
-                raise ParameterError(f"{config.algorithm}: {error}; or leave it out of --algorithms") from None
+        plans = _agreed_plans(configs, yes=yes)
     if not os.environ.get("UNITBALL_DEBUG"):
         # Prefect shows what it catches with a traceback; the command says it in one line.
         os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
     with running(title):
         from flows.comparison import compare as compare_flow
         from flows.federated_training import train as train_flow
-        from flows.federated_training import with_plan
+        from flows.federated_training import with_plans
 
-        if len(configs) > 1:
-            # What the first charges is spent when the second is planned.
-            return compare_flow(list(configs))
         if dask is not None:
             train_flow = train_flow.with_options(task_runner=task_runner(current_layout(), None, dask))
-        with with_plan(prepared), over_cluster(dask):
-            return [train_flow(configs[0])]
+        with with_plans(plans), over_cluster(dask):
+            if len(plans) > 1:
+                return compare_flow([one.config for one in plans])
+            return [train_flow(plans[0].config)]
+
+
+def _agreed_plans(configs: Sequence[TrainingConfig], *, yes: bool) -> list[Prepared]:
+    """Return the plans of runs on one data set, whose price the command line has agreed to."""
+    from tasks.datasets.registration import find_dataset
+    from tasks.release.preflight import charged_before, require_feasible
+    from tasks.release.prices import measures_later, price_of, with_epsilon
+
+    dataset = find_dataset(configs[0].dataset)
+    plans: list[Prepared] = []
+    for config in configs:
+        try:
+            plans.append(require_feasible(with_epsilon(config, dataset)))
+        except ParameterError as error:
+            if len(configs) == 1:
+                raise
+            raise ParameterError(f"{config.algorithm}: {error}; or leave it out of --algorithms") from None
+    later = any(map(measures_later, plans))
+    stated = all(config.epsilon is not None for config in configs)
+    # A model's epsilon has paid for its training; what measures it afterwards is charged on top.
+    way_out = "give --yes to measure a model that is charged already" if stated else "give --epsilon, or --yes"
+    agree(price_of(plans), asks=later or not stated, yes=yes, way_out=way_out)
+    for one in plans:
+        _warn(one.plan)
+        if (account := charged_before(one)) is not None:
+            say_charged_before(account, "this" if len(configs) == 1 else str(one.config.algorithm))
+    return plans
 
 
 @app.command(epilog="Example: unitball schedule digits --nightly --epsilon 0.05")
@@ -752,6 +770,18 @@ def give_back(
     return Answer({"returned": run}, [f"returned what was reserved for run {run}"])
 
 
+def _agreed_budget(config: TrainingConfig, *, yes: bool) -> TrainingConfig:
+    """Return the configuration of a run over separate parties, whose accounts are theirs, with the budget agreed to."""
+    from tasks.release.prices import RUN_EPSILON
+
+    priced = config if config.epsilon is not None else config.model_copy(update={"epsilon": RUN_EPSILON})
+    price = f"epsilon {priced.epsilon:g} at delta {priced.stated_delta:g} in each party's own account"
+    if config.epsilon is None and not yes:
+        raise PriceError(f"nothing was charged; the price is {price}; give --epsilon, or --yes")
+    typer.echo(f"price: {price}", err=True)
+    return priced
+
+
 @app.command(epilog="Example: unitball federate --roster docs/examples/roster.yaml --dataset study --epsilon 1")
 @options_of(TrainingConfig, without=[*_NOT_HERE, *_NOR, *_NOR_YET], named={"parameters": "--param"})
 @answered
@@ -763,6 +793,7 @@ def federate(
         str | None,
         typer.Option(help="Public data set here to measure the model on; no party holds out rows then."),
     ] = None,
+    yes: YesOption = False,
 ) -> Answer:
     """Train one model over separate parties: all reserve, all commit, no row leaves its party; log the model."""
     if measure_on is not None and not config.evaluation:
@@ -780,6 +811,7 @@ def federate(
     from tasks.federation.coordinator import federate as run
 
     parties = read_roster(require_readable(roster, "--roster"))
+    config = _agreed_budget(config, yes=yes)
     result = run(config, parties, posting(patience), measured_on=measure_on, progress=partial(typer.echo, err=True))
     paid = (
         f"model {result.model.key[:12]} of {', '.join(result.took_part)}; each party's account paid for epsilon "

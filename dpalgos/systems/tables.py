@@ -8,8 +8,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from dpalgos.accounting.profiles import mu_from_epsilon_delta
+from dpalgos.accounting.profiles import gaussian_epsilon, mu_from_epsilon_delta
 from dpalgos.column_maps import LearntColumns
+from dpalgos.guarantees import rounded_up
 from dpalgos.registry import AlgorithmSpec
 from dpalgos.systems.system import PublicFacts
 
@@ -253,6 +254,11 @@ def serves(facts: PublicFacts) -> bool:
     return facts.counted**2 >= paid / 2.0
 
 
+def _least_counted(facts: PublicFacts) -> float:
+    """Return the least mu of released histograms that serve a run."""
+    return math.sqrt(_COUNTS_SHARE / 2.0) * mu_from_epsilon_delta(facts.epsilon, facts.delta)
+
+
 def learning(facts: PublicFacts, strength: float) -> Learning:
     """Choose what is learnt of a table's columns, and how a model of that is trained.
 
@@ -337,6 +343,13 @@ def learning(facts: PublicFacts, strength: float) -> Learning:
             "evaluators", "column-histograms", {"columns": columns, "bins": _BINS, "label_range": ends}
         )
         share = _COUNTS_SHARE
+        if facts.counted > 0:
+            enough = rounded_up(gaussian_epsilon(_least_counted(facts), facts.delta), 2)
+            reasons.append(
+                f"histograms of the columns that were released before (mu {facts.counted:.2g}) are too noisy to be "
+                f"used: this run takes those of mu {_least_counted(facts):.2g} or more, which a description at epsilon "
+                f"{enough:g} and delta {facts.delta:g} has"
+            )
         reasons.append(
             f"noisy counts of all columns, {_BINS} bins a number, say how they are distributed, which takes {share:g} "
             "of the budget (mu^2)"

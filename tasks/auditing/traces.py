@@ -16,15 +16,13 @@ from sqlalchemy import MetaData, NullPool, create_engine, select
 from dpalgos.audit.bounds import Value
 from storage.layout import Layout
 from tasks.planning.configuration import TrainingConfig
-from tasks.release.expectation import Speeds, expect_run
+from tasks.release.expectation import expect_run
 from tasks.tracking.reporting import run_report
 from tasks.tracking.results import Chained
 
 _RANDOM = re.compile(r"[0-9a-f]{16,}")
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[0-9.+:Z]*")
 _NUMBERS = (int, float, np.integer, np.floating)
-# What is expected of a run must not depend on how busy this machine is: slow, so that every row shows.
-_SPEEDS = Speeds(operations=1e6, interpreted=1e-3, cores=2)
 
 
 def observe(layout: Layout, config: TrainingConfig, finished: Chained) -> dict[str, Value]:
@@ -68,8 +66,8 @@ def observe(layout: Layout, config: TrainingConfig, finished: Chained) -> dict[s
 
 
 def told_before(config: TrainingConfig) -> dict[str, object]:
-    """Return what ``--plan`` says of a run on a machine of fixed speed."""
-    return asdict(expect_run(config, _SPEEDS))
+    """Return what ``--plan`` says of a run."""
+    return asdict(expect_run(config))
 
 
 def _roles(layout: Layout, finished: Chained) -> dict[str, str]:

@@ -10,7 +10,7 @@ from dpalgos.secure.primitives import SecureAggregationError
 from storage.errors import InputError, RefusedError
 from storage.refs import DatasetRef
 from tasks.planning.configuration import TrainingConfig
-from tasks.planning.resolution import resolve
+from tasks.planning.resolution import Resolved, resolve
 
 _T = TypeVar("_T")
 # Any budget of each kind: parameters are checked before it is known how the run's budget is split.
@@ -59,16 +59,30 @@ class Faults:
             raise (RefusedError if refused else InputError)("; ".join(self._found))
 
 
+def draws_noise(config: TrainingConfig, dataset: DatasetRef) -> bool:
+    """Whether a run needs an epsilon; what cannot be resolved counts as needing one, and is refused by its plan."""
+    resolved = Faults().of(lambda: resolve(_bare(config), dataset))
+    return config.horizon is not None or resolved is None or _is_noisy(resolved)
+
+
+def _bare(config: TrainingConfig) -> TrainingConfig:
+    # A missing budget is a fault of its own; where parts are chosen by it, any tells what they are.
+    return config.model_copy(update={"parameters": {}, "dimension": None, "epsilon": config.epsilon or 1.0})
+
+
+def _is_noisy(resolved: Resolved) -> bool:
+    noisy = [part for name, part in resolved.parts.items() if name in ("projection", "trainer")]
+    return any(lookup(part.kind, part.name).budgets for part in noisy)
+
+
 def check_parts(config: TrainingConfig, dataset: DatasetRef, faults: Faults) -> None:
     """Look at each part and at each of its parameters alone, so that one fault does not hide another."""
-    # A missing budget is a fault of its own; where parts are chosen by it, any tells what they are.
-    bare = config.model_copy(update={"parameters": {}, "dimension": None, "epsilon": config.epsilon or 1.0})
+    bare = _bare(config)
     resolved = faults.of(lambda: resolve(bare, dataset))
     if resolved is None:
         return
     faults.of(lambda: resolve(bare.model_copy(update={"dimension": config.dimension}), dataset))
-    noisy = [part for name, part in resolved.parts.items() if name in ("projection", "trainer")]
-    if config.epsilon is None and any(lookup(part.kind, part.name).budgets for part in noisy):
+    if config.epsilon is None and _is_noisy(resolved):
         faults.add(ParameterError(f"{resolved.name} draws noise: give a total budget, for example --epsilon 1"))
     given = {field: value for field, value in config.parameters.items() if not field.startswith("partition.")}
     # Parameters that fit together are no fault, even where one without the other is (maps and their weights).

@@ -162,11 +162,24 @@ def request_of(plan: RunPlan, *, unpaid: bool = False) -> PlanRequest | None:
 
     ``unpaid``: None, too, where all of it was charged before.
     """
+    return request_for(plan.releases, plan.system, unpaid=unpaid)
+
+
+def request_for(releases: Sequence[PlannedRelease], run: str, *, unpaid: bool = False) -> PlanRequest | None:
+    """Return what releases that are charged together ask the ledger for, as :func:`request_of` does.
+
+    Parameters
+    ----------
+    releases : sequence of PlannedRelease
+    run : str
+        For people: what runs.
+    unpaid : bool
+    """
     ledger = open_ledger()
-    readers = {release.key: release for release in plan.releases if release.reads_rows}
+    readers = {release.key: release for release in releases if release.reads_rows}
     if not readers or (unpaid and not _unpaid(readers, ledger)):
         return None
-    return _request(readers, plan.system, ledger)
+    return _request(readers, run, ledger)
 
 
 def runs_that_fit(plan: RunPlan) -> int | None:

@@ -25,8 +25,9 @@ from tasks.planning.releases import PlannedRelease
 from tasks.planning.rows import Partition
 from tasks.preparation.paid_counts import NAME, counted_columns
 from tasks.preparation.partitions import make_partition, plan_partition, shards_of
-from tasks.release.admission import admit, require_room
+from tasks.release.admission import admit, request_for, require_room
 from tasks.release.door import make_release
+from tasks.release.prices import DESCRIPTION_EPSILON, Price, price_of_requests
 from tasks.release.storing import read_release, stored_release
 from tasks.runtime.settings import current_layout
 from tasks.runtime.stores import open_catalog
@@ -85,7 +86,7 @@ def version_of(name: str, version: str | None = None) -> DatasetRef:
 
 
 def plan_counts(
-    dataset: DatasetRef, epsilon: float, *, delta: float | None = None, trust: str | None = None
+    dataset: DatasetRef, epsilon: float | None = None, *, delta: float | None = None, trust: str | None = None
 ) -> CountsPlan:
     """Return the plan of the histograms of a version's columns; no row is read and nothing is charged.
 
@@ -97,8 +98,8 @@ def plan_counts(
     ----------
     dataset : DatasetRef
         As registered.
-    epsilon : float
-        Above 0, at delta.
+    epsilon : float, optional
+        Above 0, at delta; :data:`~tasks.release.prices.DESCRIPTION_EPSILON` where None.
     delta : float, optional
         What a run of Gaussian losses alone takes of the account's cap where None
         (:func:`~tasks.accounts.terms.gaussian_delta`); 1e-5 of public rows.
@@ -113,6 +114,7 @@ def plan_counts(
         For numbers beyond their bounds, or a trust model that does not admit it.
     """
     declared_schema(dataset)
+    epsilon = DESCRIPTION_EPSILON if epsilon is None else epsilon
     named = TrainingConfig(dataset=dataset.name, epsilon=epsilon, delta=delta, test_fraction=0.0, evaluation=False)
     if not (several := bool(origins(current_layout(), dataset))):
         named = named.model_copy(update={"partition": "even", "parties": 1})
@@ -167,6 +169,12 @@ def plan_counts(
         delta=named.stated_delta,
     )
     return CountsPlan(dataset=dataset, partition=partition, planned=planned, epsilon=epsilon)
+
+
+def price_of_counts(plan: CountsPlan) -> Price | None:
+    """Return what the histograms would charge; None for public rows, and where they are charged already."""
+    request = request_for([plan.planned], _RUN)
+    return None if request is None else price_of_requests([request])
 
 
 def require_affordable(plan: CountsPlan) -> None:

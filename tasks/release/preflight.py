@@ -2,8 +2,6 @@
 
 from typing import cast
 
-from dpalgos.accounting.composition import compose
-from dpalgos.guarantees import rounded_up
 from dpalgos.parameters import ParameterError
 from dpalgos.secure.primitives import SecureAggregationError
 from storage.errors import InputError, OverspendError, RefusedError
@@ -11,31 +9,12 @@ from tasks.accounts.ledger import open_ledger
 from tasks.accounts.room import OneMore, largest_that_fits, most_that_fits, one_more_run
 from tasks.accounts.terms import tenth
 from tasks.planning.configuration import TrainingConfig
-from tasks.planning.plans import RunPlan
 from tasks.preparation.prepare import Prepared, prepare
 from tasks.release.admission import require_admissible
-from tasks.runtime.stores import open_catalog, open_releases
+from tasks.runtime.stores import open_catalog
 
 # A replicate that nobody asks for, so that what was paid already is no answer.
 _ANOTHER = 10**18
-
-
-def cost_of_measuring_later(plan: RunPlan) -> str | None:
-    """Return what it costs to measure a model that is released already, where that is not paid for; None otherwise."""
-    measuring = [release for release in plan.evaluations if release.reads_rows]
-    keys = {release.key for release in measuring if not open_releases().exists(release.key)}
-    if (
-        len(keys) < len(measuring)
-        or not keys
-        or not all(open_releases().exists(release.key) for release in plan.models)
-    ):
-        return None
-    cost = compose([loss for release in measuring for loss in release.guarantee().losses]).epsilon(plan.delta)
-    by = " and ".join(dict.fromkeys(release.algorithm.name for release in measuring))
-    return (
-        f"the model is released already; measuring it by {by} is a separate charge to the held-out rows (a second one "
-        f"if it was measured before): epsilon {rounded_up(cost, 3):g} at delta {plan.delta:g}"
-    )
 
 
 def charged_before(prepared: Prepared) -> str | None:

@@ -299,12 +299,6 @@ def _missing_databases(root: Path, *, looked_at: bool = False) -> tuple[dict[str
     return ({} if made["prefect"] else prefect), ({} if made["mlflow"] else mlflow)
 
 
-def has_databases(root: Path) -> bool:
-    """Whether a run finds Prefect's and MLflow's databases as it needs them, and need not make them first."""
-    prefect, mlflow = _missing_databases(root)
-    return not ((prefect and _own_server_wanted()) or (mlflow and has_own_database(root)))
-
-
 def keep_quiet() -> None:
     """Let Prefect and MLflow send nothing anywhere and leave the console alone, unless the user has said otherwise."""
     for name, value in _QUIET.items():

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -859,6 +859,12 @@ class ModelComparison(BaseModel, frozen=True, arbitrary_types_allowed=True):
     champion: VersionRecord
     lineages: tuple[Lineage, Lineage]
 
+    @property
+    def is_paid(self) -> bool:
+        """Whether both were measured on the same held-out rows, so that comparing these measurements is free."""
+        new, old = self.lineages
+        return new.measured is not None and new.measured == old.measured
+
 
 def open_comparison(root: Path, model: str) -> ModelComparison:
     """Return a version and the champion it is to be compared with.
@@ -921,22 +927,13 @@ def compare_models(
     InputError
         If there is nothing to compare on; the message says the way out.
     """
-    new, old = model_comparison.lineages
+    new = model_comparison.lineages[0]
     if epsilon is None and new.dataset.private:
         return _from_evaluations(root, model_comparison)
     if held_out is None:
         raise InputError(f"{new.dataset.name} has no held-out rows; train with --test-fraction")
-    columns = 1 if len(new.dataset.classes) == 2 else len(new.dataset.classes)
-    # In the order of the counts: the champion first.
-    path, branches = (*old.path, *new.path), (len(old.path), len(new.path))
-    setting = Setting(
-        sizes=(held_out.rows,),
-        dimension=2 * columns,
-        classes=len(new.dataset.classes),
-        neighbours=relation_of(new.dataset.name),
-        trust=Trust.CENTRAL,
-        rows_per_person=held_out.dataset.rows_per_person,
-    )
+    path, branches = _both(model_comparison)
+    setting = _comparison_setting(model_comparison, held_out)
     if not held_out.dataset.private:
         exact = Discordance(budget=GaussianMu(1.0)).statistic(
             rows_of(held_out, maps_of(path, branches), setting.dimension), setting
@@ -945,27 +942,7 @@ def compare_models(
         return _outcome(model_comparison, *accuracy_gain(exact, held_out.rows, 0.0), how)
     if epsilon is None:
         raise ParameterError("a comparison on private rows is charged: say how much with --epsilon")
-    # A run that was recorded names its delta.
-    delta = new.config.stated_delta
-    spec, trust = AlgorithmSpec("evaluators", "discordance"), AlgorithmSpec("trusts", Trust.CENTRAL)
-    planned = PlannedRelease(
-        label="discordant pairs of held-out rows",
-        code=code_version(lookup(spec.kind, spec.name), lookup(trust.kind, trust.name)),
-        dataset=held_out.dataset.version,
-        partition=held_out.partition,
-        replicate=new.config.replicate,
-        seed=None,
-        upstream=tuple(reference.key for reference in path),
-        algorithm=spec,
-        budget=allocate([GaussianMu], [1.0], epsilon, delta).losses[0],
-        setting=setting,
-        trust=trust,
-        parties=(held_out.party,),
-        account=held_out.dataset.account,
-        delta=delta,
-        outside=tuple(step.outside for step in features if step.outside),
-        branches=branches,
-    )
+    planned = planned_comparison(model_comparison, held_out, features, epsilon)
     counts = read_release(make_release(planned, [held_out], path)).values
     algorithm = planned.build()
     assert isinstance(algorithm, Discordance)
@@ -975,6 +952,64 @@ def compare_models(
         *gain,
         f"{held_out.rows} held-out {held_out.dataset.unit.several}, charged epsilon {epsilon:g}",
         epsilon,
+    )
+
+
+def _both(model_comparison: ModelComparison) -> tuple[tuple[ReleaseRef, ...], tuple[int, int]]:
+    """Return what rows pass through in the order of the counts, the champion first, and how much of it is whose."""
+    new, old = model_comparison.lineages
+    return (*old.path, *new.path), (len(old.path), len(new.path))
+
+
+def _comparison_setting(model_comparison: ModelComparison, held_out: ShardRef) -> Setting:
+    dataset = model_comparison.lineages[0].dataset
+    columns = 1 if len(dataset.classes) == 2 else len(dataset.classes)
+    return Setting(
+        sizes=(held_out.rows,),
+        dimension=2 * columns,
+        classes=len(dataset.classes),
+        neighbours=relation_of(dataset.name),
+        trust=Trust.CENTRAL,
+        rows_per_person=held_out.dataset.rows_per_person,
+    )
+
+
+def planned_comparison(
+    model_comparison: ModelComparison, held_out: ShardRef, features: Sequence[FeatureStep], epsilon: float
+) -> PlannedRelease:
+    """Return the release that compares a version with the champion on private held-out rows.
+
+    Parameters
+    ----------
+    model_comparison : ModelComparison
+    held_out : ShardRef
+    features : sequence of FeatureStep
+        What these rows have passed through.
+    epsilon : float
+        At the delta of the version's own run.
+    """
+    new = model_comparison.lineages[0]
+    path, branches = _both(model_comparison)
+    # A run that was recorded names its delta.
+    delta = new.config.stated_delta
+    spec, trust = AlgorithmSpec("evaluators", "discordance"), AlgorithmSpec("trusts", Trust.CENTRAL)
+    return PlannedRelease(
+        label="discordant pairs of held-out rows",
+        code=code_version(lookup(spec.kind, spec.name), lookup(trust.kind, trust.name)),
+        dataset=held_out.dataset.version,
+        partition=held_out.partition,
+        replicate=new.config.replicate,
+        seed=None,
+        upstream=tuple(reference.key for reference in path),
+        algorithm=spec,
+        budget=allocate([GaussianMu], [1.0], epsilon, delta).losses[0],
+        setting=_comparison_setting(model_comparison, held_out),
+        trust=trust,
+        parties=(held_out.party,),
+        account=held_out.dataset.account,
+        delta=delta,
+        outside=tuple(step.outside for step in features if step.outside),
+        branches=branches,
     )
 
 
@@ -1000,8 +1035,8 @@ def _from_evaluations(root: Path, model_comparison: ModelComparison) -> Comparis
     Their noises are independent. The variance of a row's difference is at most the share of rows that either model gets
     wrong, which is taken at its upper limit.
     """
-    new, old = model_comparison.lineages
-    if new.measured is None or new.measured != old.measured:
+    new = model_comparison.lineages[0]
+    if not model_comparison.is_paid or new.measured is None:
         raise InputError(
             f"{model_comparison.challenger.name}: versions {model_comparison.challenger.version} and "
             f"{model_comparison.champion.version} were not measured on the same held-out rows, and another "

@@ -20,15 +20,16 @@ from storage.shards import open_shard
 from tasks.datasets.registration import find_dataset, ingest
 from tasks.datasets.request import IngestRequest
 from tasks.planning.configuration import TrainingConfig
+from tasks.preparation import prepare as planning
 from tasks.release import door
 from tasks.release.metrics import Evaluation
-from tasks.release.preflight import cost_of_measuring_later
+from tasks.release.prices import measures_later, price_of
 from tasks.release.storing import read_release
 from tasks.releases import evaluate
 from tasks.runtime.settings import current_layout
 from tasks.tracking.reporting import run_report
 from tasks.tracking.results import at_threshold, positive_class
-from tests.support.chains import Prepared, charges, followed, ingest_private, prepare
+from tests.support.chains import Prepared, charges, configured, followed, ingest_private, prepare
 from tests.support.data import gathered
 from tests.support.plans import dataset_of, planned, shards_of
 from tests.tasks.tracking.test_figures import a_result
@@ -158,9 +159,11 @@ def test_an_aim_is_post_processing_of_the_histogram_that_was_paid_for(root: Path
     assert aimed.metrics["aim_recall_low"] <= aimed.metrics["aim_recall"] <= aimed.metrics["aim_recall_high"]
     assert "recall=0.9" in at_threshold(aimed)[0]
     assert at_threshold(plain) == []
-    without = prepare(**(asked | {"roc": False})).plan
-    assert "score-distribution" not in str(cost_of_measuring_later(without))
-    assert "second one" in str(cost_of_measuring_later(without)), "the model is there, this measurement is not"
+    without = planning.prepare(configured(**(asked | {"roc": False})))
+    assert measures_later(without), "the model is there, this measurement is not"
+    price = price_of([without])
+    assert price is not None
+    assert [one.releases for one in price.items] == [("evaluation",)]
 
 
 def test_an_aim_without_histograms_or_of_three_classes_is_refused(root: Path, tmp_path: Path) -> None:

@@ -56,6 +56,7 @@ def fresh_process_books(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def private(account: str = "clinic", **given: Any) -> PrivateClassifier:
+    given = {"epsilon": 1.0, **given}
     return PrivateClassifier(account=account, bounds=BOUNDS, classes=["well", "ill"], **given)
 
 
@@ -528,7 +529,7 @@ def _refused(
 
 
 BAD_PARAMETERS: list[tuple[dict[str, Any], str]] = [
-    *(({"epsilon": bad}, "^epsilon.*0") for bad in (0, -1, None, "1", np.nan, np.inf, True, [1])),
+    *(({"epsilon": bad}, "^epsilon.*0") for bad in (0, -1, "1", np.nan, np.inf, True, [1])),
     *(({"delta": bad}, "^delta.*0.*1") for bad in (None, "x", -1e-6, 1, np.nan, 2)),
     ({"epsilon": 0, "delta": 0}, "^epsilon.*0"),
     ({"epsilon": 0.0, "delta": 0.0}, "^epsilon.*0.0"),

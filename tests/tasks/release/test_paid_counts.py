@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from dpalgos.accounting.composition import compose
-from flows.federated_training import chain_inline, plan, with_plan
+from flows.federated_training import chain_inline, plan, with_plans
 from storage.errors import InputError, StorageError
 from storage.refs import DatasetRef
 from tasks.accounts.ledger import restore_ledger, verify_ledger
@@ -58,6 +58,20 @@ def test_counts_of_another_relation_are_not_part_of_a_guarantee(root: Path, tmp_
         prepared(neighbours="replace-special", counts_of=find_dataset("clinic").version)
 
 
+def test_a_description_that_is_too_noisy_is_named_with_the_epsilon_that_serves(root: Path, tmp_path: Path) -> None:
+    """The attack of a user: it was paid for, and nothing said that the run paid for counts of its own all the same."""
+    bring_in(tmp_path)
+    config = TrainingConfig(dataset="clinic", epsilon=4.0, delta=1e-6, parties=2)
+    make_counts(plan_counts(find_dataset("clinic"), 0.02))
+    looked_at = prepare(config)
+    assert looked_at.pays_for_counts
+    (said,) = [reason for reason in looked_at.whole.reasons if "too noisy" in reason]
+    enough = float(said.split("at epsilon ")[1].split()[0])
+    make_counts(plan_counts(find_dataset("clinic"), enough, delta=1e-6))
+    assert not prepare(config).pays_for_counts
+    assert not [reason for reason in prepare(config).whole.reasons if "too noisy" in reason]
+
+
 def test_a_plan_that_was_looked_at_before_a_describe_ended_rests_on_its_counts(root: Path, tmp_path: Path) -> None:
     """The attack: the plan of before would charge counts of its own, out of the training's share."""
     bring_in(tmp_path)
@@ -65,11 +79,11 @@ def test_a_plan_that_was_looked_at_before_a_describe_ended_rests_on_its_counts(r
     looked_at = prepare(config)
     assert looked_at.pays_for_counts
     make_counts(plan_counts(find_dataset("clinic"), 2.0))
-    with with_plan(looked_at), inline():
+    with with_plans([looked_at]), inline():
         begun = plan(config)
     assert begun.whole.before == tuple(one.key for one in begun.whole.counts) != ()
     assert not begun.pays_for_counts
-    with with_plan(begun), inline():
+    with with_plans([begun]), inline():
         assert plan(config) is begun, "what pays for none is not made again"
 
 
