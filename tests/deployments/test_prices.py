@@ -96,7 +96,7 @@ def test_measuring_a_finished_model_is_a_charge_of_its_own(unitball: CommandLine
     before = spent()
     assert before <= priced(agreed.err)
     assert unitball(*TRAIN).code == 0, "it is stored"
-    unitball(*TRAIN, "--epsilon", 1, "--by", "sex").refused(UNAGREED, "by sex", "--yes")
+    unitball(*TRAIN, "--epsilon", 1, "--by", "sex").refused(UNAGREED, "confusion-by-group", "--yes")
     assert spent() == before
     measured = unitball(*TRAIN, "--epsilon", 1, "--by", "sex", "--yes")
     assert measured.code == 0, measured
