@@ -10,7 +10,7 @@ from storage.atomic import writing
 from storage.errors import InputError
 from storage.layout import Layout
 from storage.refs import DatasetRef, ReleaseRef
-from tasks.accounts.history import BudgetHistory, budget_histories
+from tasks.accounts.history import BudgetHistory
 from tasks.accounts.pages import budget_page, budget_table, draw_budgets
 from tasks.accounts.reports import low_budget
 from tasks.auditing.chain import Chain
@@ -18,6 +18,7 @@ from tasks.auditing.examination import AuditRequest, Examined, audit_report, exa
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.plans import RunPlan
 from tasks.planning.rows import FeatureStep, Shards
+from tasks.release.forecasts import budget_histories
 from tasks.runtime.events import Event, account_resource, announce
 from tasks.runtime.progress import report_progress
 from tasks.runtime.settings import current_root

@@ -370,9 +370,9 @@ def _left(
 
 def _overview(dataset: str | None, out: Path | None) -> Answer:
     """Show and draw where accounts stand: a data set's own, or all."""
-    from tasks.accounts.history import budget_histories
     from tasks.accounts.ledger import account_named
     from tasks.accounts.pages import budget_page, budget_table, draw_budgets
+    from tasks.release.forecasts import budget_histories
 
     if out is not None and out.suffix not in (".png", ".html"):
         raise InputError(f"--out {out}: end it in .png for a picture or in .html for a page")

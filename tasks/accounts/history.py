@@ -1,8 +1,7 @@
-"""An account's budget over time: epsilon spent after each plan, and the day from which runs are refused."""
+"""An account's budget over time: epsilon spent after each plan."""
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
 
 from pydantic import BaseModel
 
@@ -10,10 +9,9 @@ from storage.ledger.charges import History
 from tasks.accounts.ledger import open_ledger
 from tasks.accounts.reports import LOW, PUBLIC_DELTA, read_account, runs_left
 from tasks.accounts.room import OneMore, one_more_run
-from tasks.runtime.stores import open_catalog
 
-# A picture has no room for more points, and a rate is that of the recent past.
-_MOST_POINTS, _RECENT = 400, 10
+# A picture has no room for more points.
+_MOST_POINTS = 400
 
 
 class SpendingPoint(BaseModel, frozen=True):
@@ -58,8 +56,8 @@ class BudgetHistory(BaseModel, frozen=True):
     runs_left : int or None
         How many more runs like the last one fit; None for public data and before the first run.
     refused_from : str or None
-        Day (UTC) of the first run that would be refused, if runs like the last one go on at the mean rate of the last
-        ten; None where there is no rate.
+        Day of the first scheduled run that would be refused, as schedules say it
+        (:func:`tasks.release.forecasts.budget_histories`); None where no schedule's run is, or nobody has asked.
     """
 
     account: str
@@ -70,7 +68,7 @@ class BudgetHistory(BaseModel, frozen=True):
     points: tuple[SpendingPoint, ...]
     left: OneMore | None = None
     runs_left: int | None
-    refused_from: str | None
+    refused_from: str | None = None
 
     @property
     def low(self) -> bool:
@@ -103,7 +101,6 @@ def budget_history(account: str, datasets: Sequence[str] = ()) -> BudgetHistory:
         in_force = terms.changes[len(changes)].before if len(changes) < len(terms.changes) else cap
         then = read_account(History(plans[:end], memo=memo), in_force, replace(terms, changes=changes))
         points.append(SpendingPoint(at=last.recorded_at, epsilon=then.epsilon, cap=then.cap, parties=then.parties))
-    left = runs_left(account)
     return BudgetHistory(
         account=account,
         datasets=tuple(datasets),
@@ -112,25 +109,5 @@ def budget_history(account: str, datasets: Sequence[str] = ()) -> BudgetHistory:
         spent=read_account(entered, cap, terms).epsilon,
         points=tuple(points),
         left=one_more_run(account),
-        runs_left=left,
-        refused_from=None if left is None else _refusal_day([plan.recorded_at for plan in plans], left),
+        runs_left=runs_left(account),
     )
-
-
-def budget_histories() -> list[BudgetHistory]:
-    """Return the history of every account that a registered data set pays from, private ones first."""
-    catalog = open_catalog()
-    paying: dict[str, list[str]] = {}
-    for dataset in catalog.datasets():
-        paying.setdefault(dataset.account, []).append(dataset.name)
-    histories = [budget_history(account, sorted(set(names))) for account, names in paying.items()]
-    return sorted(histories, key=lambda one: (one.cap is None, one.account))
-
-
-def _refusal_day(times: Sequence[str], left: int) -> str | None:
-    recent = [datetime.fromisoformat(time) for time in times[-_RECENT:]]
-    gap = (recent[-1] - recent[0]) / (len(recent) - 1) if len(recent) > 1 else timedelta()
-    try:
-        return (recent[-1] + (left + 1) * gap).date().isoformat() if gap else None
-    except OverflowError:
-        return None

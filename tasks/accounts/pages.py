@@ -26,7 +26,7 @@ def budget_table(histories: Sequence[BudgetHistory]) -> list[dict[str, str]]:
             "spent of it": "–" if one.cap is None else _share(one.spent, one.cap),
             "delta": f"{one.delta:g}",
             "more runs like the last": "–" if one.runs_left is None else str(one.runs_left),
-            "refused from": one.refused_from or "–",
+            "schedules refused from": one.refused_from or "–",
         }
         for one in histories
     ]

@@ -18,10 +18,11 @@ from dpalgos.guarantees import GaussianMu, Guarantee, Numerics
 from dpalgos.parameters import ParameterError
 from storage.errors import InputError, RefusedError, StorageError
 from storage.ledger.charges import PlanRequest, ReleaseCharge
+from tasks.accounts.history import BudgetHistory, budget_history
 from tasks.accounts.outlook import Spending, spending
 from tasks.accounts.terms import relation_of
 from tasks.datasets.registration import find_dataset
-from tasks.datasets.schedules import Schedule
+from tasks.datasets.schedules import Schedule, sound_schedules
 from tasks.planning.configuration import TrainingConfig
 from tasks.preparation.prepare import Prepared
 from tasks.release.admission import request_of
@@ -43,8 +44,8 @@ class Forecast:
     runs : int or None
         How many of its runs fit if nothing else runs; None where it costs nothing run by run.
     refused : datetime or None
-        Its first run that is refused, if all schedules of its account run and each clock finds a new version; None
-        where none is within the dates that are looked at.
+        Its first run that is refused, if all schedules of its account run and each clock finds a new version: its next
+        one, where that has a problem. None where none is within the dates that are looked at.
     admitted : int
         Its runs before that day.
     problem : str
@@ -199,6 +200,12 @@ def _repeats(spent: Spending, one: _Priced) -> int:
     return spent.admitted(one.requests * min(alone, _MOST_RUNS)) // len(one.requests)
 
 
+def _next_failure(one: _Priced) -> datetime | None:
+    """Return when a schedule starts next, whose next run fails."""
+    waits = not one.problem or one.schedule.paused or one.schedule.cron is None
+    return None if waits else one.schedule.next_dates(1)[0]
+
+
 def forecast(schedules: Sequence[Schedule]) -> tuple[dict[str, Forecast], list[AccountForecast]]:
     """Return what is to be expected of each schedule, by its full name, and of each account that has a cap.
 
@@ -208,7 +215,7 @@ def forecast(schedules: Sequence[Schedule]) -> tuple[dict[str, Forecast], list[A
         All that stand; those that are paused, or train nothing, are taken not to run.
     """
     priced = [_priced(one, schedules) for one in schedules if one.trains]
-    found = {one.schedule.full_name: Forecast(problem=one.problem) for one in priced}
+    found = {one.schedule.full_name: Forecast(problem=one.problem, refused=_next_failure(one)) for one in priced}
     accounts: dict[str, list[_Priced]] = {}
     for one in priced:
         if one.request is not None:
@@ -247,3 +254,29 @@ def forecast(schedules: Sequence[Schedule]) -> tuple[dict[str, Forecast], list[A
                 )
             )
     return found, wholes
+
+
+def budget_histories() -> list[BudgetHistory]:
+    """Return the history of every account that a registered data set pays from, private ones first.
+
+    The day from which runs are refused is that of the first scheduled run of the account, by the forecast that
+    schedules are shown with (:func:`forecast`). Runs that somebody starts by hand have no date, and are not expected.
+    """
+    paying: dict[str, list[str]] = {}
+    for dataset in open_catalog().datasets():
+        paying.setdefault(dataset.account, []).append(dataset.name)
+    current = sound_schedules().sound
+    expected, _ = forecast(current)
+    refused: dict[str, datetime] = {}
+    for one in current:
+        at = expected[one.full_name].refused if one.trains else None
+        if at is not None:
+            account = open_catalog().account_of(one.dataset).name
+            refused[account] = min(at, refused.get(account, at))
+    histories = [
+        budget_history(account, sorted(set(names))).model_copy(
+            update={"refused_from": f"{refused[account]:%Y-%m-%d}" if account in refused else None}
+        )
+        for account, names in paying.items()
+    ]
+    return sorted(histories, key=lambda one: (one.cap is None, one.account))

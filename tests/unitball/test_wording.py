@@ -83,7 +83,6 @@ def _refusal(call: Any) -> str:
 @pytest.mark.parametrize(
     ("options", "settings", "option", "parameter"),
     [
-        (("--algorithm", "noisy-gd"), {"algorithm": "noisy-gd", "epsilon": None}, "--epsilon 1", "epsilon=1"),
         (("--epsilon", "1", "--dimension", "99"), {"epsilon": 1, "dimension": 99}, "--dimension", "dimension"),
         (("--epsilon", "1", "--partition", "sized"), {"epsilon": 1, "partition": "sized"}, "--sizes", "sizes=("),
     ],

@@ -10,10 +10,11 @@ import pytest
 
 from storage.errors import OverspendError
 from tasks.accounts import history
-from tasks.accounts.history import BudgetHistory, budget_histories, budget_history
+from tasks.accounts.history import BudgetHistory, budget_history
 from tasks.accounts.ledger import change_cap
 from tasks.accounts.pages import budget_page, budget_table, draw_budgets
 from tasks.accounts.reports import budget_report, low_budget
+from tasks.release.forecasts import budget_histories
 from tests.support.chains import ingest_private, prepare
 from tests.support.command_line import CommandLine
 
@@ -92,15 +93,6 @@ def test_a_budget_is_low_above_four_fifths(root: Path, tmp_path: Path) -> None:
     assert not budget_history("clinic").low
 
 
-@pytest.mark.parametrize(("left", "day"), [(0, "2026-03-04"), (2, "2026-03-06"), (10**9, None)])
-def test_the_day_of_the_first_refusal(left: int, day: str | None) -> None:
-    """At the mean rate of the last ten runs: of one run, or of several in one moment, there is none."""
-    nights = [(datetime(2026, 3, number, 3, tzinfo=UTC)).isoformat() for number in (1, 2, 3)]
-    assert history._refusal_day(nights, left) == day
-    assert history._refusal_day(nights[:1], left) is None
-    assert history._refusal_day(nights[:1] * 3, left) is None
-
-
 def test_where_all_accounts_stand(commands: CommandLine, tmp_path: Path) -> None:
     ingest_private(tmp_path / "input", epsilon_cap=2.0)
     night(0)
@@ -120,7 +112,7 @@ def test_where_all_accounts_stand(commands: CommandLine, tmp_path: Path) -> None
 def test_odd_accounts_are_drawn_too() -> None:
     """Public ones, unbounded ones, names that would be markup, and none at all."""
     point = {"at": datetime.now(UTC).isoformat(), "epsilon": None, "cap": 1.0, "parties": {"0": None}}
-    common: dict[str, Any] = {"datasets": ("x",), "delta": 1e-5, "runs_left": None, "refused_from": None}
+    common: dict[str, Any] = {"datasets": ("x",), "delta": 1e-5, "runs_left": None}
     odd = [
         BudgetHistory.model_validate({"account": "<b>", "cap": 1.0, "spent": None, "points": [point], **common}),
         BudgetHistory.model_validate({"account": "public", "cap": None, "spent": 0.0, "points": [], **common}),
@@ -144,7 +136,6 @@ def test_a_share_is_rounded_up() -> None:
         spent=0.9901,
         points=(point,),
         runs_left=None,
-        refused_from=None,
     )
     assert budget_table([one])[0]["spent of it"] == "100 %"
 

@@ -24,7 +24,7 @@ from tasks.planning.configuration import Json, TrainingConfig
 from tasks.planning.plans import RunPlan
 from tasks.preparation.prepare import prepare
 from tasks.release.admission import admit_plan, request_of
-from tasks.release.forecasts import _Priced, _priced, forecast
+from tasks.release.forecasts import _Priced, _priced, budget_histories, forecast
 from tasks.runtime.stores import open_catalog
 from tests.support.chains import charges, ingest_private
 
@@ -76,7 +76,23 @@ def test_one_schedule_is_refused_on_the_day_after_the_runs_that_fit() -> None:
     assert after.epsilon([]) == pytest.approx(account.epsilon, rel=1e-9)
     found, accounts = forecast([one])
     assert "The next run is refused" in found[one.full_name].problem
+    assert found[one.full_name].refused == one.next_dates(1)[0]
     assert accounts == []
+
+
+@pytest.mark.usefixtures("clinic")
+def test_budgets_and_schedules_name_one_day() -> None:
+    """The attack of a user: one command said 2026-11-29 and the other 2027-01-19, of one account."""
+    one = schedule("nightly")
+    charged(one.config, 2)
+    (before,) = budget_histories()
+    assert before.runs_left
+    assert before.refused_from is None, "runs by hand have no date"
+    set_schedule(one)
+    expected, (account,) = forecast([one])
+    assert account.refused is not None
+    (told,) = budget_histories()
+    assert told.refused_from == f"{account.refused[1]:%Y-%m-%d}" == f"{expected[one.full_name].refused:%Y-%m-%d}"
 
 
 @pytest.mark.usefixtures("clinic")
