@@ -40,7 +40,7 @@ from numpy.typing import NDArray
 from dpalgos.evaluators.noisy_sums import GaussianSums, LaplaceSums, NoisySums
 from dpalgos.guarantees import Setting
 from dpalgos.measured import SHARE, Metrics, Scale
-from dpalgos.metrics import correlation, correlation_coefficient, metrics_of_confusion, rates_of_group, recalls
+from dpalgos.metrics import correlation, correlation_coefficient, metrics_of_confusion, recalls
 from dpalgos.rows import Floats
 
 
@@ -164,46 +164,14 @@ def _deviations(counts: Floats, deviation: float, named: Sequence[str]) -> dict[
     }
 
 
-def metrics_of_noisy_group(counts: Floats, deviation: float, noise: Noise, classes: Sequence[str]) -> Metrics:
-    """Return the rates of one group of the held-out rows, each with its 95 % margin; how many rows it has is not known.
-
-    Those of :func:`dpalgos.metrics.rates_of_group`. ``rows`` is the noisy number of them, which may be negative; its
-    margin, ``rows_low`` and ``rows_high``, is by the noise alone, and the lower end is never below 0. Whether a rate
-    was measured (:mod:`dpalgos.measured`) follows from its margin, and so from the noise and noisy counts alone: a
-    group that is small beside the noise says nothing. The share of its rows that a class is predicted for is not
-    measured where the margin of their number reaches 0: of no rows there is none.
-
-    Parameters
-    ----------
-    counts : array (K, K)
-        True class by predicted class of the rows of the group, noisy.
-    deviation, noise, classes
-        As of :func:`metrics_of_noisy_confusion`.
-    """
-    found = metrics_of_noisy_confusion(counts, None, deviation, noise, classes)
-    names = rates_of_group(counts, classes)
-    rows, margin = float(counts.sum()), TWO_SIDED * len(counts) * deviation
-    # A noisy number below 0 has a margin that begins at 0: it is never narrower than the noise.
-    ends = {"rows_low": max(rows - margin, 0.0), "rows_high": max(rows, 0.0) + margin}
-    if ends["rows_low"] <= 0:
-        for name in (name for name in names if name.startswith("predicted_") and name in found):
-            found.refuse(name, FEW_ROWS, (0.0, 1.0))
-    kept = {name for of in names for name in (of, f"{of}_low", f"{of}_high")}
-    of_group = {name: value for name, value in found.items() if name in kept}
-    reasons = {name: why for name, why in found.reasons.items() if name in kept}
-    return Metrics({**of_group, "rows": rows, **ends}, reasons)
-
-
-FEW_ROWS = "the margin of the group's number of rows holds 0"
-
-
 TWO_SIDED = 1.96
 """Standard deviations that hold 95 % of a Gaussian distribution."""
 Noise = Callable[[np.random.Generator, tuple[int, ...]], Floats]
 """Draws noise of the distribution of a release, in units of its counts."""
 Margins = dict[str, tuple[float, float]]
 LEVELS = (0.025, 0.975)
-_SEED = 20260701
+PUBLIC_SEED = 20260701
+"""Of what is drawn again to say a margin."""
 _MID_P = 0.25
 # So many numbers are drawn, and at least and at most so many times each: limits are exact to some 0.002 of probability.
 _NUMBERS, _FEWEST, _MOST = 4_000_000, 1_000, 5_000
@@ -257,7 +225,7 @@ def shares(random: np.random.Generator, hits: Floats, misses: Floats) -> tuple[F
     return sides[0], sides[1]
 
 
-def _drawn_cells(counts: Floats, noise: Noise, random: np.random.Generator) -> tuple[Floats, ...]:
+def drawn_cells(counts: Floats, noise: Noise, random: np.random.Generator) -> tuple[Floats, ...]:
     """Return draws of the diagonal (D, K), of the rest of each row and of each column."""
     classes = len(counts)
     hits = np.diagonal(counts)
@@ -287,9 +255,9 @@ def margins_of_confusion(counts: Floats, rows: float | None, noise: Noise) -> tu
         That were counted, public; None where only the noisy total says.
     noise : callable
     """
-    random = np.random.default_rng(_SEED)
+    random = np.random.default_rng(PUBLIC_SEED)
     classes = len(counts)
-    hits, missed, wrong = _drawn_cells(counts, noise, random)
+    hits, missed, wrong = drawn_cells(counts, noise, random)
     right, total = hits.sum(axis=1), (hits + missed).sum(axis=1)
     errors = total - right if rows is None else rows - np.clip(right, 0.0, rows)
     recall = shares(random, hits, missed)

@@ -29,10 +29,10 @@ from dpalgos.evaluators.noisy_sums import (
     ScoreDistribution,
 )
 from dpalgos.features.column_groups import ColumnGroups, GroupOfRow
+from dpalgos.group_margins import metrics_of_noisy_group
 from dpalgos.margins import (
     Noise,
     metrics_of_noisy_confusion,
-    metrics_of_noisy_group,
     of_sum,
     simulated,
 )
