@@ -23,7 +23,7 @@ S, T is a Gaussian that is cut at a known place. The probability of a T' as larg
 with p the unconditional one; for :math:`\gamma < 0` the cut is at the other end, and p itself is an upper limit. A
 lower limit of the rate is therefore the largest t up to which draws (:mod:`dpalgos.margins`) below t are no more than
 2.5 % times that :math:`\Phi`; upper limits are the same of 1 - t. Where D is far above c s, :math:`\Phi` is 1, and the
-margin is that of :mod:`dpalgos.margins`. n is taken to be D: of an n that is far smaller, :math:`\Phi` says so by itself.
+margin is that of :mod:`dpalgos.margins`. n is taken to be D: where n is far smaller, :math:`\Phi` says so by itself.
 Of Laplace noise S and T are only uncorrelated; that margins hold then is tried by night
 (``tests/dpalgos/test_by_group.py``).
 
