@@ -55,7 +55,8 @@ def _messages() -> dict[str, str]:
                 if isinstance(node, ast.Raise) and node.exc is not None:
                     text = " ".join(
                         part.value
-                        for part in ast.walk(node.exc)
+                        for said in (node.exc.args if isinstance(node.exc, ast.Call) else [node.exc])
+                        for part in ast.walk(said)
                         if isinstance(part, ast.Constant) and isinstance(part.value, str)
                     )
                     if re.search(r"(?<![\w-])--[a-z]", text):
