@@ -482,8 +482,8 @@ def predict(
         pipeline = load_model(current_root(), version)
         covering = Covering(interval, sets)
         done = predict_file(pipeline, source, output, id_column=id_column, threshold=threshold, covering=covering)
-        coverage = covering.coverage
-        claims = [] if coverage is None else promised(counts_in(pipeline, covering), coverage)
+        coverage, names = covering.coverage, [str(name) for name in getattr(pipeline, "classes_", ())]
+        claims = [] if coverage is None else promised(counts_in(pipeline, covering), coverage, names)
         promise = guaranteed(current_root(), version)
         decision = decision_of(current_root(), version, pipeline, threshold)
         of_people = hasattr(pipeline, "predict_proba") and trained_on_people(current_root(), version)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import math
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -249,7 +250,7 @@ def _cover(pipeline: Pipeline, covering: Covering) -> _Cover:
     return sets
 
 
-def promised(found: HeldOutErrors | HeldOutScores, coverage: float) -> list[str]:
+def promised(found: HeldOutErrors | HeldOutScores, coverage: float, classes: Sequence[str] = ()) -> list[str]:
     """Return what is claimed of intervals or sets at a coverage, in sentences.
 
     Parameters
@@ -257,6 +258,8 @@ def promised(found: HeldOutErrors | HeldOutScores, coverage: float) -> list[str]
     found : HeldOutErrors or HeldOutScores
         See :func:`counts_in`.
     coverage : float
+    classes : sequence of str
+        Their names, of sets.
     """
     people = found.held_out.people
     rows = "people (each person counts as one)" if people else "rows"
@@ -274,6 +277,13 @@ def promised(found: HeldOutErrors | HeldOutScores, coverage: float) -> list[str]
             f"in the set with probability {coverage:g} or more"
         )
     lines = [f"{claim}. This holds for one coverage, chosen beforehand"]
+    if isinstance(found, HeldOutScores):
+        open_ended = [name for name, limit in zip(classes, found.limits(coverage), strict=True) if math.isinf(limit)]
+        if open_ended:
+            lines.append(
+                f"in every set: {', '.join(open_ended)}; too few of its held-out {rows} for this noise and coverage. A "
+                "larger --test-fraction or ε, or a smaller coverage, bounds its scores"
+            )
     if found.reread:
         lines.append(
             "measured, not proved: the model rests on counts of columns that include the held-out rows. In simulations "

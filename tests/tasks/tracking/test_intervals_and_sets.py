@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -215,4 +216,12 @@ def test_what_is_claimed_names_its_conditions() -> None:
         assert bool(more) is reread
     counts = counts_in(pipeline_of(("a", "b"), held_out=scores(2, reread=True)), Covering(sets=0.9))
     assert counts.reread
-    assert len(promised(counts, 0.9)) == 2
+    assert len(promised(counts, 0.9, ("a", "b"))) == 2
+
+
+def test_a_class_that_is_in_every_set_is_named() -> None:
+    few = scores(3)
+    sums = few.sums.copy()
+    sums[2, 1] = 3.0
+    found = promised(replace(few, sums=sums), 0.9, ("a", "b", "c"))
+    assert [("c" in line.split(";")[0].split(": ")[-1].split(", ")) for line in found[1:]] == [True]

@@ -1,0 +1,59 @@
+"""A run on private rows releases what intervals and sets need, once, and its logged model holds it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dpalgos.conformal import HeldOutErrors, HeldOutScores
+from dpalgos.models import Statistic
+from storage.refs import ReleaseRef
+from tasks.release.held_out_counts import held_out_counts
+from tasks.release.storing import read_release
+from tasks.tracking.flavor import Covering, counts_in, scores_of
+from tasks.tracking.reporting import run_report
+from tests.support.tables import table_of, train_on_table
+
+
+@pytest.mark.parametrize("label", ["two", "three", "real"])
+def test_a_logged_model_answers_by_what_its_run_released(label: str, tmp_path: Path) -> None:
+    classes = label != "real"
+    config, run = train_on_table(tmp_path, label, evaluation=True, test_fraction=0.4, roc=classes)
+    model = run_report(config, run).model
+    assert model is not None
+    covering = Covering(sets=0.7) if classes else Covering(interval=0.7)
+    found = counts_in(model.pipeline, covering)
+    assert isinstance(found, HeldOutScores if classes else HeldOutErrors)
+    (measuring, *_) = [one for one in run.plan.evaluations if one.reads_rows]
+    assert found.held_out.count == measuring.setting.rows
+    assert not found.held_out.people
+    assert not found.reread
+    rows = table_of(label, 400, seed=9)
+    asked = scores_of(model.pipeline, rows.drop(columns="outcome"), covering=covering)
+    if classes:
+        own = [name in held for name, held in zip(rows["outcome"], asked["prediction_set"], strict=True)]
+    else:
+        numbers = rows["outcome"].to_numpy(dtype=float)
+        own = list((asked["prediction_low"] <= numbers) & (numbers <= asked["prediction_high"]))
+    # Of 400 rows, six deviations below what is asked for.
+    assert np.mean(own) >= 0.7 - 6.0 * (0.21 / 400) ** 0.5
+
+
+def test_counts_that_were_released_before_have_read_the_held_out_rows(tmp_path: Path) -> None:
+    _, run = train_on_table(tmp_path, "two", evaluation=True, test_fraction=0.4, roc=True)
+    path = [reference.key for reference in next(iter(run.models.values()))]
+    statistics = {
+        one.key: read_release(ReleaseRef(key=one.key, kind=Statistic.kind, party=one.owner))
+        for one in run.plan.evaluations
+        if one.reads_rows
+    }
+    rests = run.plan.model_copy(update={"before": ("counts",)})
+    for plan, reread in ((run.plan, False), (rests, True)):
+        found = held_out_counts(plan, path, statistics)
+        assert found is not None
+        assert found.reread is reread
+        assert found.paid is not None
+        assert found.paid.delta == run.plan.identity.target[1]
+    assert held_out_counts(run.plan, ["another"], statistics) is None
