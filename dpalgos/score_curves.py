@@ -296,6 +296,47 @@ def platt(scores: ScoreSums) -> Calibration:
     return Calibration(float(solution[0]), float(solution[1]))
 
 
+def calibration_error(scores: ScoreSums, calibration: Calibration) -> tuple[float, tuple[float, float]]:
+    """Return how far the probabilities are off, by the same sums, and its 95 % margin.
+
+    The largest difference, over the edges t, between the rows of the second class with a score up to t and what their
+    probabilities add up to, as a share of all rows: max |S_t - sum_{b <= t} n_b p_b| / N, the Kolmogorov-Smirnov
+    calibration error at the edges. It needs no bins of probabilities, and no square of noise.
+
+    *Margin.* For given probabilities p the difference G_t is linear in the running sums of both classes, so the error
+    of all G_t together is Gaussian with a known covariance: noise, and drawing at the counts that were found, bent to
+    rise. A band of so many standard deviations as :func:`reach` says holds at all edges at once, and with it the
+    largest |G_t|. That p was fitted to the same sums changes the error of G_t to second order only: it is the same
+    linear function of noise and drawing, at p as it is. Within a bin a row's probability is not the one at its centre;
+    by so much both ends are wider.
+
+    Returns
+    -------
+    (float, (float, float))
+    """
+    bins = scores.sums.shape[1]
+    places = np.concatenate([[-np.inf], [scores.edge(place) for place in range(bins - 1)], [np.inf]])
+    said, ends = calibration.probability(scores.centres()), calibration.probability(places)
+    running = np.tril(np.ones((bins, bins)))
+    of_bins = running * said[None, :] @ (np.eye(bins) - np.eye(bins, k=-1))
+    maps = (-of_bins, np.eye(bins) - of_bins)
+    cells = scores.rising()
+    below = np.cumsum(cells, axis=1)
+    lower = np.minimum.outer(np.arange(bins), np.arange(bins))
+    covariance = sum(
+        one @ (noise + drawn[lower]) @ one.T for one, noise, drawn in zip(maps, scores.covariance, below, strict=True)
+    )
+    total = max(float(scores.sums[:, -1].sum()), 1.0)
+    differences = (maps[0] @ scores.sums[0] + maps[1] @ scores.sums[1]) / total
+    farthest = reach(covariance) * np.sqrt(np.maximum(np.diagonal(covariance), 0.0)) / total
+    within = np.maximum(ends[1:] - said, said - ends[:-1])
+    width = np.cumsum(cells.sum(axis=0) * within) / total
+    sizes = np.abs(differences)
+    low = float(np.maximum(sizes - farthest - width, 0.0).max())
+    high = float(np.minimum(sizes + farthest + width, 1.0).max())
+    return min(float(sizes.max()), 1.0), (low, high)
+
+
 def _counts(sums: Floats) -> tuple[Floats, Floats, Floats, Floats]:
     """Return hits, misses, false alarms and quiet rows (D, T - 1) at the inner edges, of running sums (D, 2, T)."""
     below = sums[:, :, :-1]

@@ -641,6 +641,9 @@ def _of_one(result: RunResult) -> Iterator[str]:
         yield f"Area under the ROC curve{by_person(result)}: {shown_metric(result, 'auc')}; 0.5 by guessing."
     elif "auc" in measured:
         yield f"The area under the ROC curve {NOT_MEASURED} {at_this_budget(result)}."
+    if "calibration_error" in measured and result.metrics.is_known("calibration_error"):
+        error = shown_metric(result, "calibration_error")
+        yield f"Calibration error of the probabilities{by_person(result)}: {error}; 0 if they are right."
     yield from [*positive_class(result), *by_class(result, _MOST_CLASSES), *at_threshold(result)]
     guessed = measured.get("majority_rate_low", measured.get("majority_rate", 0.0))
     balanced = measured.get("balanced_accuracy_high", measured.get("balanced_accuracy", 1.0))

@@ -44,6 +44,7 @@ from dpalgos.score_curves import (
     Calibration,
     ScoreSums,
     area_under_curve,
+    calibration_error,
     choose,
     curves_of,
     margins_of_area,
@@ -460,6 +461,10 @@ def _of_groups(
     return Measured(metrics, together, groups=groups, many=many)
 
 
+# Probabilities that are right are off by nothing; nothing bounds those that are wrong below 1.
+_OFF = Scale(guess=1.0, perfect=0.0)
+
+
 def _of_scores(scores: Sequence[ScoreSums], aim: str | None) -> Measured:
     metrics = Metrics()
     metrics.measure("auc", area_under_curve(scores), margins_of_area(scores), Scale(guess=0.5))
@@ -469,6 +474,7 @@ def _of_scores(scores: Sequence[ScoreSums], aim: str | None) -> Measured:
         if aim is not None:
             calibration, at_threshold = choose(scores[0], aim)
             metrics = metrics.merged(at_threshold)
+        metrics.measure("calibration_error", *calibration_error(scores[0], calibration), _OFF)
     return Measured(metrics, roc=curves_of(scores), calibration=calibration)
 
 

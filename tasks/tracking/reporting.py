@@ -256,6 +256,7 @@ def _accuracy(result: RunResult) -> str:
     known = {
         "balanced_accuracy": f"mean recall of the classes ({1 / max(len(result.classes), 2):.2g} by guessing)",
         "auc": "area under the ROC curve (0.5 by guessing)",
+        "calibration_error": "calibration error of the probabilities (0 if they are right)",
     }
     named = {name: what for name, what in known.items() if name in result.metrics}
     sentences = [

@@ -25,6 +25,7 @@ from dpalgos.score_curves import (
     Calibration,
     ScoreSums,
     area_under_curve,
+    calibration_error,
     choose,
     curves_of,
     margins_of_area,
@@ -446,3 +447,35 @@ def test_the_other_classs_numbers_at_a_threshold_are_its_own_when_it_is_the_posi
         for one, other in zip(bands[f"other_{name}"], turned_bands[name], strict=True):
             # Simulated with other draws: at the ends, of few rows, the far quantiles of 4,000 differ more.
             np.testing.assert_allclose(one[4:-4], other[::-1][4:-4], atol=0.03)
+
+
+@pytest.mark.parametrize("runs", [200, pytest.param(1000, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("shape", ["logistic", "steps"])
+def test_the_calibration_error_lies_in_its_margin(runs: int, shape: str) -> None:
+    """Of the fitted curve, of rows whose true probabilities are known; false alarm 1e-9.
+
+    Scores are spread over [-4, 4] evenly; the classes follow a logistic curve, which can be fitted, or steps, which
+    cannot. A third of the margin is caught where nothing but noise and drawing is off.
+    """
+    random, rows, sigma = np.random.default_rng(77), 3_000, 6.0
+    grid = np.linspace(-4.0, 4.0, 40_001)[:-1] + 1e-4
+    truth = expit(grid) if shape == "logistic" else np.where(grid < -1, 0.1, np.where(grid < 2, 0.35, 0.9))
+    bounds = np.searchsorted(grid, EDGES, side="right")
+    covariance = sigma**2 * RunningSums(bins=_BINS).covariance()
+    root = np.linalg.cholesky(covariance)
+    good = third = 0
+    for _ in range(runs):
+        chosen = random.integers(0, len(grid), rows)
+        second = random.random(rows) < truth[chosen]
+        exact = counted(grid[chosen[~second]], grid[chosen[second]])
+        sums = np.cumsum(exact, axis=1) + random.standard_normal((2, _BINS)) @ root.T
+        scores = ScoreSums(sums, np.stack([covariance, covariance]))
+        fitted = platt(scores)
+        value, (low, high) = calibration_error(scores, fitted)
+        off = np.cumsum(truth - fitted.probability(grid)) / len(grid)
+        real = max(float(np.abs(off[bounds[bounds > 0] - 1]).max()), abs(float(off[-1])))
+        good += low <= real <= high
+        third += value - (value - low) / 3.0 <= real <= value + (high - value) / 3.0
+        assert low <= value <= high
+    assert good >= binom.ppf(1e-9, runs, 0.95)
+    assert shape == "steps" or third < binom.ppf(1e-9, runs, 0.95)
