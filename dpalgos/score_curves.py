@@ -315,7 +315,8 @@ def calibration_error(scores: ScoreSums, calibration: Calibration) -> tuple[floa
     (float, (float, float))
     """
     bins = scores.sums.shape[1]
-    places = np.concatenate([[-np.inf], [scores.edge(place) for place in range(bins - 1)], [np.inf]])
+    # Not infinite, for a slope of 0 times infinity is no number.
+    places = np.concatenate([[-1e9], [scores.edge(place) for place in range(bins - 1)], [1e9]])
     said, ends = calibration.probability(scores.centres()), calibration.probability(places)
     running = np.tril(np.ones((bins, bins)))
     of_bins = running * said[None, :] @ (np.eye(bins) - np.eye(bins, k=-1))

@@ -479,3 +479,12 @@ def test_the_calibration_error_lies_in_its_margin(runs: int, shape: str) -> None
         assert low <= value <= high
     assert good >= binom.ppf(1e-9, runs, 0.95)
     assert shape == "steps" or third < binom.ppf(1e-9, runs, 0.95)
+
+
+def test_a_flat_curve_has_a_calibration_error() -> None:
+    exact = counted(np.full(300, -1.0), np.full(100, 1.0))
+    scores = ScoreSums(np.cumsum(exact, axis=1), np.zeros((2, _BINS, _BINS)))
+    value, (low, high) = calibration_error(scores, Calibration(0.0, 0.0))
+    # Half of the 300 lower rows are said to be of the second class.
+    assert value == pytest.approx(150 / 400)
+    assert low < value < high
