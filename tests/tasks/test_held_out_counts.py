@@ -17,10 +17,10 @@ from tasks.tracking.reporting import run_report
 from tests.support.tables import table_of, train_on_table
 
 
-@pytest.mark.parametrize("label", ["two", "three"])
-def test_a_logged_model_answers_by_what_its_run_released(label: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("label", "more"), [("two", {}), ("two", {"positive": "well"}), ("three", {})])
+def test_a_logged_model_answers_by_what_its_run_released(label: str, more: dict[str, object], tmp_path: Path) -> None:
     classes = label != "real"
-    config, run = train_on_table(tmp_path, label, evaluation=True, test_fraction=0.4, roc=classes)
+    config, run = train_on_table(tmp_path, label, evaluation=True, test_fraction=0.4, roc=classes, **more)
     model = run_report(config, run).model
     assert model is not None
     covering = Covering(sets=0.7) if classes else Covering(interval=0.7)
