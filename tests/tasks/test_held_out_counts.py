@@ -17,7 +17,7 @@ from tasks.tracking.reporting import run_report
 from tests.support.tables import table_of, train_on_table
 
 
-@pytest.mark.parametrize(("label", "more"), [("two", {}), ("two", {"positive": "well"}), ("three", {})])
+@pytest.mark.parametrize(("label", "more"), [("two", {}), ("two", {"positive": "well"}), ("three", {}), ("real", {})])
 def test_a_logged_model_answers_by_what_its_run_released(label: str, more: dict[str, object], tmp_path: Path) -> None:
     classes = label != "real"
     config, run = train_on_table(tmp_path, label, evaluation=True, test_fraction=0.4, roc=classes, **more)

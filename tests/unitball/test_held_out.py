@@ -76,3 +76,14 @@ def test_a_prediction_lies_in_the_declared_range() -> None:
     model._model = LinearModel(1e6 * model._model.weights, model._model.intercept)
     assert model.predict(far).tolist() == [20.0, -20.0]
     assert model.score(far, [20.0, -20.0]) == 1.0
+
+
+def test_a_regressor_gives_intervals() -> None:
+    model = regressor().fit(*numbers(6000, 1))
+    fresh, targets = numbers(20_000, 2)
+    ends = model.predict_interval(fresh, 0.9)
+    assert ends.shape == (20_000, 2)
+    inside = (ends[:, 0] <= targets) & (targets <= ends[:, 1])
+    assert 0.9 - 6.0 * (0.09 / 20_000) ** 0.5 <= inside.mean() <= 0.97
+    assert ends.min() >= -20.0
+    assert ends.max() <= 20.0
