@@ -1,0 +1,316 @@
+"""Margins of error quantiles, MAE, RMSE and R² from released errors: coverage, width, and the mutants that break them.
+
+Released vectors are drawn without training: from a population of labels and predictions held-out rows are drawn, and to
+their exact sums the noise of the release is added. A margin must hold the population's number in at least the share of
+runs that is 0.95 less six standard deviations of that share (false alarm below 10⁻⁹ each where coverage is 0.95), over
+all runs, and over those in which the number is shown.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dpalgos.accounting.profiles import mu_from_epsilon_delta
+from dpalgos.error_margins import ErrorCounts, determination_limits, mean_limits, metrics_of_error_counts
+from dpalgos.evaluators.error_distribution import ErrorDistribution, parts_for
+from dpalgos.guarantees import GaussianMu, Neighbours, Setting
+from dpalgos.rows import Floats
+
+PEOPLE = 4_000
+_REPLACE_ONE, _REPLACE_SPECIAL = Neighbours.REPLACE_ONE, Neighbours.REPLACE_SPECIAL
+Pair = tuple[Floats, Floats, tuple[float, float]]
+
+
+def populations() -> dict[str, Pair]:
+    """Return labels, predictions and a declared range by name."""
+    random = np.random.default_rng(1)
+    one, other = random.standard_normal((2, PEOPLE))
+    positive = {spread: np.exp(spread * random.standard_normal(PEOPLE)) for spread in (1.0, 1.5, 2.0)}
+    spikes = np.where(random.random(PEOPLE) < 0.7, 0.0, random.exponential(1.0, PEOPLE))
+    rare = np.where(random.random(PEOPLE) < 0.004, one + 1.0, 5.0 + one + 0.01 * other)
+    heavy = 10.0 + random.standard_t(2, PEOPLE)
+    return {
+        "normal": (5.0 + one, 5.0 + 0.8 * one + 0.3 * other, (0.0, 10.0)),
+        "lognormal": (positive[1.0], positive[1.0] * np.exp(0.3 * other), (0.0, 50.0)),
+        "heavier": (positive[2.0], positive[2.0] * np.exp(0.5 * other), (0.0, 2000.0)),
+        "mean": (positive[2.0], np.full(PEOPLE, positive[2.0].mean()), (0.0, 2000.0)),
+        "median": (positive[1.5], np.ones(PEOPLE), (0.0, 300.0)),
+        "zero": (positive[1.0], np.zeros(PEOPLE), (0.0, 50.0)),
+        "spikes": (spikes, np.maximum(0.7 * spikes + 0.1 * other, 0.0), (0.0, 12.0)),
+        "rare": (5.0 + one, rare, (0.0, 10.0)),
+        "constant": (5.0 + one, np.full(PEOPLE, 5.0), (0.0, 10.0)),
+        "perfect": (5.0 + one, 5.0 + one, (0.0, 10.0)),
+        "tails": (heavy, heavy + 0.5 * random.standard_t(2, PEOPLE), (0.0, 20.0)),
+    }
+
+
+POPULATIONS = populations()
+CONSTANTS = ("mean", "median", "zero", "constant")
+
+
+@dataclass(frozen=True)
+class World:
+    """A population's numbers, and what it adds to a release."""
+
+    algorithm: ErrorDistribution
+    setting: Setting
+    moments: Floats
+    lines: Floats
+    truth: dict[str, float]
+
+
+def world(name: str, rows: int, epsilon: float, **given: Any) -> World:
+    """Return a population as it is held out: ``wider`` times its range, of people with so many rows ``each``."""
+    wider, each, relation = given.get("wider", 1.0), given.get("each", 1), given.get("relation", _REPLACE_ONE)
+    labels, predictions, (low, high) = POPULATIONS[name]
+    more = (wider - 1.0) * (high - low)
+    low, high = low - 0.3 * more, high + 0.7 * more
+    mu = mu_from_epsilon_delta(epsilon, 1e-6)
+    algorithm = ErrorDistribution(
+        budget=GaussianMu(mu), label_range=(low, high), parts=given.get("parts", parts_for(rows, mu))
+    )
+    labels, predictions = np.clip(labels, low, high), np.clip(predictions, low, high)
+    bound = float(np.subtract(*np.quantile(labels, [0.95, 0.05])))
+    step = (high - low) / 1024
+    if bound >= 8 * step:
+        middles = low + step * (np.arange(1024) + 0.5)
+        centre, share = best(labels, bound, middles)
+        algorithm = replace(algorithm, bound=bound, centre=centre, share=share)
+    bound = algorithm.largest_error
+    errors = labels - predictions
+    setting = Setting(sizes=(rows,), dimension=1, classes=1, neighbours=relation, rows_per_person=each)
+    a, v = np.minimum(np.abs(errors) / bound, 1.0), np.clip((labels - algorithm.middle) / bound, -1.0, 1.0)
+    h, g = a**2, v**2
+    moments = np.stack([h, a, g, h * h, g * g, h * g, np.where(np.abs(v) < 1, v, 0.0)], axis=1)
+    place = np.searchsorted(-algorithm.edges(), -np.abs(errors) / (high - low)) + algorithm.bins * (errors < 0)
+    lines = np.zeros((PEOPLE, 2 * algorithm.bins))
+    lines[np.arange(PEOPLE), place] = 1.0
+    weights = np.full(PEOPLE, 1.0 / PEOPLE)
+    if each > 1:
+        theirs = np.random.default_rng(3).integers(0, PEOPLE, (PEOPLE, each))
+        moments, lines = moments[theirs].mean(axis=1), lines[theirs].mean(axis=1)
+        weights = np.bincount(theirs.ravel(), minlength=PEOPLE) / theirs.size
+    near = algorithm.middle + bound * np.linspace(-1.0, 1.0, 801)
+    anywhere = np.concatenate([near, np.linspace(*np.quantile(labels, [0.005, 0.995]), 801)])
+    _, least = best(labels, bound, anywhere, weights)
+    ranks = np.cumsum(weights[np.argsort(errors)])
+    truth = {
+        "mae": bound * float(weights @ a),
+        "rmse": bound * math.sqrt(float(weights @ h)),
+        "r2": 1.0 - float(weights @ h) / least,
+        **{
+            f"error_q{round(100 * rank):02d}": float(np.sort(errors)[np.searchsorted(ranks, rank - 1e-12)])
+            for rank in (0.05, 0.5, 0.95)
+        },
+    }
+    return World(algorithm, setting, moments, lines, truth)
+
+
+def best(labels: Floats, bound: float, places: Floats, weights: Floats | None = None) -> tuple[float, float]:
+    """Return the best constant of these places with errors counted up to a bound, and its mean squared one over B²."""
+    losses = [
+        float(np.average(np.minimum((labels - place) ** 2, bound**2), weights=weights)) / bound**2 for place in places
+    ]
+    return float(places[int(np.argmin(losses))]), min(losses)
+
+
+def releases(of: World, runs: int, seed: int, *, quantiles: bool = False) -> list[ErrorCounts]:
+    """Return what is released of rows that are drawn anew each time, with new noise."""
+    random = np.random.default_rng(seed)
+    entry = of.algorithm.deviation(of.setting)
+    deviations = entry * of.algorithm.units(of.setting) / of.algorithm.weights(of.setting)
+    drawn = random.multinomial(of.setting.rows, np.full(PEOPLE, 1.0 / PEOPLE), size=runs).astype(np.float64)
+    totals = drawn.sum(axis=1) + deviations[0] * random.standard_normal(runs)
+    moments = drawn @ of.moments + deviations[1:] * random.standard_normal((runs, 7))
+    covariance = of.algorithm.sums().covariance()
+    sums = np.zeros((runs, 2, of.algorithm.bins))
+    if quantiles:
+        sums = np.cumsum((drawn @ of.lines).reshape(sums.shape), axis=2)
+        sums += entry * random.standard_normal(sums.shape) @ np.linalg.cholesky(covariance).T
+    low, high = of.algorithm.label_range
+    counts = ErrorCounts(
+        label_range=(low, high),
+        rows=of.setting.rows,
+        edges=(high - low) * of.algorithm.edges(),
+        sums=sums[0],
+        covariance=entry**2 * covariance,
+        total=0.0,
+        total_deviation=float(deviations[0]),
+        bound=of.algorithm.largest_error,
+        centre=of.algorithm.middle,
+        share=of.algorithm.share or 0.0,
+        moments=moments[0],
+        deviations=deviations[1:],
+    )
+    return [
+        replace(counts, sums=lines, total=float(total), moments=each)
+        for lines, total, each in zip(sums, totals, moments, strict=True)
+    ]
+
+
+@dataclass(frozen=True)
+class Held:
+    """How often margins held a number: of all runs and of those in which it was shown; how wide they are there."""
+
+    runs: int
+    held: int
+    shown: int
+    held_of_shown: int
+    width: float
+    spread: float
+
+    @property
+    def enough(self) -> bool:
+        return all(held >= least(runs) for held, runs in ((self.held, self.runs), (self.held_of_shown, self.shown)))
+
+
+def least(runs: int) -> float:
+    """0.95 less six standard deviations: 9,369 of 10,000."""
+    return 0.95 * runs - 6.0 * math.sqrt(runs * 0.95 * 0.05)
+
+
+def examined(of: World, runs: int, seed: int, **given: Any) -> dict[str, Held]:
+    found = [metrics_of_error_counts(one) for one in releases(of, runs, seed, **given)]
+    held = {}
+    for name, truth in of.truth.items():
+        if name.startswith("error") and not given.get("quantiles"):
+            continue
+        near = 1e-9 * (1.0 + abs(truth))
+        holds = np.array([one[f"{name}_low"] - near <= truth <= one[f"{name}_high"] + near for one in found])
+        shown = np.array([one.is_known(name) for one in found])
+        widths = np.array([one[f"{name}_high"] - one[f"{name}_low"] for one in found])[shown]
+        values = np.array([one[name] for one in found])[shown]
+        held[name] = Held(
+            runs=runs,
+            held=int(holds.sum()),
+            shown=int(shown.sum()),
+            held_of_shown=int(holds[shown].sum()),
+            width=float(np.median(widths)) if len(widths) else math.nan,
+            spread=float(np.subtract(*np.quantile(values, [0.975, 0.025]))) if len(widths) else math.nan,
+        )
+    return held
+
+
+DAY = [
+    ("normal", 1600, 1.0, {}),
+    ("heavier", 300, 1.0, {"wider": 10.0}),
+    ("mean", 5000, 1.0, {}),
+    ("rare", 300, 30.0, {"relation": _REPLACE_SPECIAL}),
+    ("spikes", 2000, 0.3, {"each": 5}),
+    ("tails", 100_000, 1.0, {"wider": 100.0}),
+]
+
+
+@pytest.mark.parametrize(("name", "rows", "epsilon", "given"), DAY)
+def test_margins_hold_what_they_say(name: str, rows: int, epsilon: float, given: dict[str, Any]) -> None:
+    """300 runs each; the night's test has 10,000, and all of the conditions."""
+    for metric, found in examined(world(name, rows, epsilon, **given), 300, seed=2, quantiles=True).items():
+        assert found.enough, (metric, found)
+
+
+NIGHT = [
+    (name, rows, epsilon, {"wider": wider, "each": each, "relation": relation})
+    for name in POPULATIONS
+    for rows, epsilon, wider, each, relation in (
+        (300, 1.0, 1.0, 1, _REPLACE_ONE),
+        (300, 10.0, 10.0, 1, _REPLACE_SPECIAL),
+        (1600, 0.1, 1.0, 1, _REPLACE_ONE),
+        (1600, 1.0, 10.0, 5, _REPLACE_ONE),
+        (5000, 1.0, 100.0, 1, _REPLACE_SPECIAL),
+        (100_000, 1.0, 1.0, 1, _REPLACE_ONE),
+    )
+]
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("name", "rows", "epsilon", "given"), NIGHT)
+def test_margins_hold_in_ten_thousand_runs(name: str, rows: int, epsilon: float, given: dict[str, Any]) -> None:
+    """At least 9,369 of 10,000, over all runs and over those in which the number is shown."""
+    for metric, found in examined(world(name, rows, epsilon, **given), 10_000, seed=4).items():
+        assert found.enough, (metric, found)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", ["normal", "lognormal", "tails", "heavier", "spikes"])
+def test_margins_are_not_wider_than_they_must_be(name: str) -> None:
+    """The median margin is at most 1.5 times the range that holds 95 % of the estimates, at ε = 1."""
+    for rows in (5000, 100_000):
+        for metric, found in examined(world(name, rows, 1.0), 2_000, seed=6).items():
+            assert found.width <= 1.5 * found.spread, (rows, metric, found)
+
+
+@pytest.mark.parametrize("name", CONSTANTS)
+@pytest.mark.parametrize(("rows", "epsilon"), [(5000, 1.0), (1600, 10.0)])
+def test_a_constant_has_no_r2_above_0_by_more_than_the_margin(name: str, rows: int, epsilon: float) -> None:
+    """200 runs: its lower limit is above 0 in no more than 2.5 % and six standard deviations of them."""
+    found = [metrics_of_error_counts(one) for one in releases(world(name, rows, epsilon), 200, seed=8)]
+    wrong = sum(one["r2_low"] > 0.0 for one in found)
+    assert wrong <= 200 * 0.025 + 6.0 * math.sqrt(200 * 0.025)
+
+
+# ── mutants ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def missed(limits: Callable[[ErrorCounts], tuple[float, float]], of: World, metric: str, runs: int = 300) -> int:
+    """In how many of the runs limits do not hold the number of the population."""
+    ends = [limits(one) for one in releases(of, runs, seed=9)]
+    return sum(not low <= of.truth[metric] <= high for low, high in ends)
+
+
+def _of_public_rows(counts: ErrorCounts) -> tuple[float, float]:
+    """The mutant that divides by the public number of rows, null records among them."""
+    numbers = (np.array(float(counts.rows)), np.array(counts.moments[1]), np.array(counts.moments[0]))
+    _, low, high = mean_limits(*numbers, (0.0, float(counts.deviations[1]), float(counts.deviations[0])))
+    return counts.bound * float(low), counts.bound * float(high)
+
+
+def test_division_by_the_public_number_of_rows_is_caught() -> None:
+    """A quarter of the held-out rows are null records, which add nothing."""
+    of = world("normal", 4000, 1.0)
+    planned = replace(of, setting=replace(of.setting, sizes=(3000,)))
+
+    def with_null_records(counts: ErrorCounts) -> ErrorCounts:
+        return replace(counts, rows=4000)
+
+    def ours(counts: ErrorCounts) -> tuple[float, float]:
+        low, high = metrics_of_error_counts(with_null_records(counts)).limits("mae") or (0.0, 0.0)
+        return low, high
+
+    assert missed(ours, planned, "mae") <= 300 - least(300)
+    assert missed(lambda counts: _of_public_rows(with_null_records(counts)), planned, "mae") > 250
+
+
+def _numerator_alone(counts: ErrorCounts, of: World) -> tuple[float, float]:
+    """The mutant that counts errors up to B in the numerator, and the label's deviations in full."""
+    labels, _, _ = POPULATIONS["mean"]
+    whole = float(np.var(np.clip(labels, of.algorithm.label_range[0], of.algorithm.label_range[1]))) / counts.bound**2
+    moments = counts.moments.copy()
+    moments[2], moments[-1] = whole * counts.total, 0.0
+    _, low, high = determination_limits(np.array(counts.total), moments, counts.deviations, counts.total_deviation)
+    return float(low), float(high)
+
+
+def test_a_bound_in_the_numerator_alone_is_caught() -> None:
+    """Predicting the mean of a lognormal label would have an R² far above 0."""
+    of = world("mean", 5000, 1.0)
+    assert missed(lambda counts: _numerator_alone(counts, of), of, "r2") > 250
+    found = [_numerator_alone(one, of) for one in releases(of, 20, seed=3)]
+    assert min(low for low, _ in found) > 0.3
+
+
+def test_b_does_not_depend_on_the_rows_that_are_measured() -> None:
+    """The mutant that takes B from the held-out rows says another B of other rows; ours says the same of any."""
+    algorithm = ErrorDistribution(budget=GaussianMu(0.5), label_range=(0.0, 10.0), bound=3.0, centre=4.0, share=0.1)
+    setting = Setting(sizes=(50,), dimension=1, classes=1)
+    state = np.zeros(algorithm.sum_shape(setting), dtype=np.int64)
+    said = [
+        ErrorCounts.of_release(algorithm.result(one, setting).values, algorithm, setting)
+        for one in (state, state + 10_000)
+    ]
+    assert {(one.bound, one.centre, one.share) for one in said} == {(3.0, 4.0, 0.1)}
