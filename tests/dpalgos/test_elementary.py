@@ -99,3 +99,8 @@ def test_what_a_release_is_made_of_is_told_apart() -> None:
     ]
     assert known == made_of(("sum-0", [1, 2]), ("sum-1", [3]))
     assert len({known, *others}) == 6
+    # Where one part ends and the next begins is told apart, too.
+    one, other = MadeOf(), MadeOf()
+    one.add("sum-", np.array([7]))
+    other.add("sum-1", np.array(7))
+    assert one.digest() != other.digest()
