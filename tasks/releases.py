@@ -1,5 +1,8 @@
 """The steps of releases: the charge, what reads rows behind the door, and what the server makes of it."""
 
+from prefect.logging import get_run_logger
+
+from dpalgos.guarantees import rounded_up
 from dpalgos.secure.rounds import Stage
 from storage.refs import ReleaseRef, ShardRef
 from tasks.accounts.reports import low_budget
@@ -27,10 +30,30 @@ def charge(plan: RunPlan, shards: Shards) -> Json:
     paid = {what: str(outcome[what]) for what in ("charged", "already_charged")}
     log_event("unitball.plan.charged", dataset=dataset.name, account=account, details={"system": plan.system, **paid})
     if not is_inline():
+        _log(f"{outcome['charged']} {made} charged to account {account}{_spending(outcome)}")
         show_budget(dataset, outcome)
         if outcome["charged"] and (low := low_budget(account)):
             announce(Event.BUDGET_LOW, account_resource(account), low)
     return outcome
+
+
+def _log(text: str) -> None:
+    """Write a line into the log of a flow run, whose own lines say only that tasks have ended."""
+    get_run_logger().info(text)
+
+
+def _spending(outcome: Json) -> str:
+    """Return what a charge has made of the account's epsilon; nothing where nothing has a cap or was charged."""
+    before, after = outcome.get("spent_before"), outcome.get("spent_after")
+    if not isinstance(before, float) or not isinstance(after, float):
+        return ""
+    return f": epsilon {rounded_up(before, 4):g} to {rounded_up(after, 4):g} at the cap's delta"
+
+
+def _measured(evaluation: Evaluation) -> str:
+    """Return the numbers of an evaluation that a log has room for."""
+    known = [name for name in ("accuracy", "balanced_accuracy", "r2", "mae") if evaluation.metrics.is_known(name)]
+    return ", ".join(f"{name} {evaluation.metrics[name]:.4g}" for name in known) or "nothing that can be measured"
 
 
 def _stored(release: PlannedRelease, *_: object) -> bool:
@@ -108,5 +131,7 @@ def evaluate(
 ) -> Evaluation:
     """Say how well the released models do, each given by name with the releases that its rows pass through."""
     evaluation = measure(plan, models, measured, shards)
+    if not is_inline():
+        _log(f"{plan.system} on {evaluation.measured_on or 'no rows'}: {_measured(evaluation)}")
     report_progress("evaluation", plan.system)
     return evaluation

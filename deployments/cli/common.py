@@ -25,7 +25,7 @@ from rich.table import Table
 from dpalgos.parameters import ParameterError
 from storage.documents import read_text as document_text
 from storage.errors import FormatVersionError, InputError, StorageError
-from tasks.runtime.progress import WAITING, listen, report_progress
+from tasks.runtime.progress import WAITING, WORKERS, listen, report_progress
 from tasks.runtime.settings import ROOT_VARIABLE, current_layout, current_root
 
 if TYPE_CHECKING:
@@ -147,6 +147,9 @@ def progress(title: str, *, stages: Collection[str] | None = None) -> Iterator[N
 
         def show(stage: str, label: str, share: float | None) -> None:
             nonlocal last
+            if stage == WORKERS:
+                # It stays, where the rest of the display goes.
+                display.console.print(f"{stage}: {label}", highlight=False)
             if stages is not None and stage not in (WAITING, *stages):
                 return
             if stage != last or (share or 0.0) < display.tasks[line].completed:
@@ -161,8 +164,8 @@ def progress(title: str, *, stages: Collection[str] | None = None) -> Iterator[N
 
 
 def _say_what_is_waited_for(stage: str, label: str, _share: float | None) -> None:
-    if stage == WAITING:
-        typer.echo(f"waiting: {label}", err=True)
+    if stage in (WAITING, WORKERS):
+        typer.echo(f"{stage}: {label}", err=True)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import importlib
 import importlib.metadata
@@ -239,6 +240,12 @@ def explain(error: BaseException) -> tuple[int, str]:
             return code, _one_line(error)
     if (refusal := _prefects_refusal(error)) is not None:
         return FAILED, refusal
+    if isinstance(error, OSError) and error.errno in (errno.EROFS, errno.ENOSPC, errno.EDQUOT):
+        place = f"{error.filename} " if error.filename else ""
+        ways = "make it writable, or choose another root with --root or another file"
+        if error.errno != errno.EROFS:
+            ways = "free some space there"
+        return FAILED, printable(f"cannot write {place}({error.strerror}): {ways}")
     if isinstance(error, PermissionError) and error.filename:
         return FAILED, printable(
             f"cannot open {error.filename}: {error.strerror}. All files of a root belong to the user who runs it; "

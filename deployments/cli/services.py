@@ -156,9 +156,10 @@ def worker(
     root: RootOption = None,
 ) -> None:
     """Start a worker of a scheduler; it needs the same root (a shared file system); until Ctrl-C."""
-    from tasks.runtime.cluster import require_scheduler
+    from tasks.runtime.cluster import await_scheduler
 
-    require_scheduler(address)
+    use_root(root)
+    await_scheduler(address, waiting=lambda: typer.echo(f"waiting: for a scheduler at {address}", err=True))
     _serve_dask("Worker", root, address, nthreads=threads or os.cpu_count() or 1)
 
 

@@ -42,7 +42,17 @@ def declared_texts(place: str, values: Any) -> tuple[str, ...]:
     if not isinstance(values, list) or not values:
         raise InputError(f"{place} must be a list of at least one value")
     for value in values:
-        if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        if isinstance(value, Mapping | list):
+            raise InputError(
+                f"{place} holds {value!r}, which is no text; where cells are codes, map each code to what it means, "
+                'the code first: {"<30": early, "NO": late}'
+            )
+        if isinstance(value, bool):
+            raise InputError(
+                f"{place} holds {value!r}: YAML reads yes, no, on, off, true and false as truth values; put the word "
+                'in quotes: "no"'
+            )
+        if not isinstance(value, (str, int, float)):
             raise InputError(f"{place} holds {value!r}, which YAML does not read as text; put it in quotes")
     texts = []
     for value in values:

@@ -19,6 +19,7 @@ from dpalgos.guarantees import Trust
 from dpalgos.models import Artefact
 from dpalgos.parameters import ParameterError
 from dpalgos.rows import Ints
+from dpalgos.secure.primitives import TooFewPartiesError
 from dpalgos.secure.rounds import AGREEMENT, SUM, Stage, run_rounds
 from storage.documents import parse_json
 from storage.encoder import encoder_of
@@ -141,7 +142,15 @@ def federate(
     asking.commit()
     plan = asking.plan
     # The rows are with their owners.
-    releases = materialise(plan.nodes, asking.make, at_hand=plan.partitions)
+    try:
+        releases = materialise(plan.nodes, asking.make, at_hand=plan.partitions)
+    except TooFewPartiesError as error:
+        # Of a run that was committed the sum is still to be opened: no other identity is needed, nor another charge.
+        error.args = (
+            f"{error.remaining} parties have answered, {error.needed} are needed; what was charged stands. Start the "
+            "missing parties again (unitball party serve), and give the same command: it goes on where it stopped",
+        )
+        raise
     models = {name: [releases[key] for key in path] for name, path in plan.paths().items()}
     evaluation = (
         measure_by_releases(plan, models, releases) if public is None else measure_exactly(models, public, plan)

@@ -15,6 +15,7 @@ import logging
 import os
 import ssl
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -50,7 +51,7 @@ Part = TypeVar("Part")
 Made = TypeVar("Made")
 
 _YEARS = 10
-_ANSWER_SECONDS = 20.0
+_ANSWER_SECONDS, _BETWEEN_SECONDS = 20.0, 0.5
 
 
 def certificate(layout: Layout) -> Path:
@@ -118,6 +119,35 @@ def _require_installed() -> None:
         raise InputError("Dask is not installed; it is an extra: pip install 'unitball[dask]'")
 
 
+class NoSchedulerError(InputError):
+    """Nothing listens at a scheduler's address yet."""
+
+
+def await_scheduler(address: str, waiting: Callable[[], None]) -> None:
+    """Wait until something listens at a scheduler's address, and check it as :func:`require_scheduler` does.
+
+    Parameters
+    ----------
+    address : str
+    waiting : callable
+        Called once, where nothing listens there yet.
+
+    Raises
+    ------
+    InputError, SecretError, storage.errors.StorageError
+        As :func:`require_scheduler` does.
+    """
+    told = False
+    while True:
+        try:
+            return require_scheduler(address)
+        except NoSchedulerError:
+            if not told:
+                waiting()
+            told = True
+        time.sleep(_BETWEEN_SECONDS)
+
+
 def require_scheduler(address: str | None) -> None:
     """Refuse what ``--dask`` cannot use, before an engine is started and anything is charged.
 
@@ -162,6 +192,10 @@ def require_scheduler(address: str | None) -> None:
         raise InputError(
             f"--dask {address!r}: whoever listens there has not answered as a Dask scheduler in {_ANSWER_SECONDS:g} s; "
             "or say --dask local"
+        ) from None
+    except ConnectionRefusedError as error:
+        raise NoSchedulerError(
+            f"--dask {address!r}: no Dask scheduler answers there ({first_line(error)}); or say --dask local"
         ) from None
     except (OSError, ValueError) as error:
         raise InputError(

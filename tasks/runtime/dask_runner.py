@@ -13,7 +13,7 @@ from distributed import Client, get_worker
 from distributed import TimeoutError as NotInTime
 from prefect_dask import DaskTaskRunner
 
-from tasks.runtime.progress import WAITING, report_progress
+from tasks.runtime.progress import WAITING, WORKERS, report_progress
 
 # How often it is looked whether a worker has come, after the first look, which most find one at.
 _LOOK_SECONDS = 1.0
@@ -41,6 +41,9 @@ class WaitingTaskRunner(DaskTaskRunner):  # type: ignore[misc]  # it has no type
                 client.wait_for_workers(1, timeout=_LOOK_SECONDS)
             except NotInTime:
                 continue
+        count = len(client.scheduler_info()["workers"])
+        at_once = sum(client.nthreads().values())
+        report_progress(WORKERS, f"{count} Dask worker{'s' * (count != 1)} at the start, {at_once} tasks at once")
         if self.address is not None:
             # Dask starts those of this machine again by itself.
             ended = threading.Event()

@@ -234,6 +234,8 @@ def use_own_server(root: Path) -> None:
 STARTUP_SECONDS = 120
 _SERVER_PASSWORD = "PREFECT_SERVER_API_AUTH_STRING"
 
+# Bytes that a full disk still has, by the sizes of its blocks.
+_NO_ROOM = 2**20
 # Nothing is sent anywhere, the console stays the command's own, and a message has room; what a user has set is left
 # alone.
 _QUIET = {
@@ -358,7 +360,9 @@ def _finish(process: GuardedProcess) -> None:
 
 
 def _reason(process: GuardedProcess) -> str:
-    lines = process.logged()
+    lines, place = process.logged(), process.log.parent
+    if not lines and shutil.disk_usage(place).free < _NO_ROOM:
+        return f"the disk that holds {place} is full, so that the engine could not start; free some space there"
     return f"{lines[-1] if lines else 'the engine ended without a message'} (details in {process.log})"
 
 

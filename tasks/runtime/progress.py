@@ -13,6 +13,9 @@ Listener = Callable[[str, str, float | None], None]
 WAITING = "waiting"
 """The stage of what nobody here can hasten: it is said where no progress is shown, too."""
 
+WORKERS = "workers"
+"""The stage that says on how many workers a run begins; it is said and stays, where no progress is shown, too."""
+
 OBSERVER: ContextVar[Callable[[str], None]] = ContextVar("observer", default=lambda name: None)
 """Called with the name of each step of the thread that is done."""
 

@@ -336,6 +336,14 @@ class Columns:
     encoder: Encoder | None
 
 
+def _called(config: TrainingConfig, result: RunResult) -> str:
+    """Return a run's name in MLflow's list, which shows no other column unless it is asked to: ε and how good it is."""
+    epsilon = [f"ε={config.epsilon:g}"] if config.epsilon else []
+    names = {"accuracy": "accuracy", "r2": "R²"}
+    good = [f"{names[name]} {result.metrics[name]:.3f}" for name in names if result.metrics.is_known(name)]
+    return ", ".join([" ".join([result.algorithm, *epsilon]), *good])
+
+
 def describe(
     config: TrainingConfig,
     dataset: DatasetRef,
@@ -384,7 +392,7 @@ def describe(
     return RunReport(
         experiment=dataset.name,
         run_key=result.run_key,
-        name=f"{result.algorithm}" + (f" ε={config.epsilon:g}" if config.epsilon else ""),
+        name=_called(config, result),
         facts={
             "algorithm": result.algorithm,
             "dataset": dataset.name,
