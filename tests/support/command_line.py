@@ -43,10 +43,13 @@ class Outcome:
         return json.loads(self.out)
 
     def refused(self, code: int, *words: str) -> None:
-        """Check the way every failure looks: nothing on stdout, one line on stderr, that says what is wrong."""
+        """Check the way every failure looks: nothing on stdout, one line on stderr that says what is wrong.
+
+        Before it there may be the price of what was to be charged.
+        """
         assert self.code == code, self
         assert self.out == "", self
-        lines = self.err.splitlines()
+        lines = [line for line in self.err.splitlines() if not line.startswith("price: ")]
         assert len(lines) == 1, self
         assert lines[0].startswith("unitball: "), self
         assert all(word in lines[0] for word in words), (words, lines[0])

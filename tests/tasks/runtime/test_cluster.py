@@ -39,7 +39,7 @@ from tasks.runtime.cluster import (
     security,
     task_runner,
 )
-from tasks.runtime.progress import WAITING, listen
+from tasks.runtime.progress import WAITING, WORKERS, listen
 from tasks.runtime.standing import AGAIN, stands
 from tests.support.chains import ingest_private
 from tests.support.command_line import CommandLine, Outcome, start_command
@@ -145,10 +145,11 @@ def test_what_is_waited_for_is_said_before_anything_runs(
 
     with progress("a run"), listen(hear), runner:
         line = "the scheduler has no worker yet; start one under the same root: unitball dask worker tls://"
-        assert [(stage, label.startswith(line)) for stage, label in said] == [(WAITING, True)]
-    assert capsys.readouterr().err == f"waiting: {said[0][1]}\n"
+        assert [(stage, label.startswith(line)) for stage, label in said] == [(WAITING, True), (WORKERS, False)]
+    assert capsys.readouterr().err == f"waiting: {said[0][1]}\nworkers: {said[1][1]}\n"
+    assert said[1][1].startswith("1 Dask worker ")
     with listen(hear), runner.duplicate():
-        assert len(said) == 1
+        assert [stage for stage, _ in said[2:]] == [WORKERS]
 
 
 def test_where_all_workers_go_it_is_said(workless: LocalCluster, root: Path) -> None:
