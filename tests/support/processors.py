@@ -99,12 +99,13 @@ def every_class(*, long: bool) -> Iterator[tuple[str, Made]]:
 
 def identities() -> dict[str, list[str]]:
     """Return the keys of the releases that each system plans, which hold the budgets that are fitted to epsilon."""
+    deltas: dict[str, dict[str, Any]] = {"by default": {}, "given": {"delta": 1e-6}}
     return {
         f"{system}, delta {delta}": [
             release.key for release in planned(dataset="x", algorithm=system, **given).releases
         ]
         for system in names("systems")
-        for delta, given in (("by default", {}), ("given", {"delta": 1e-6}))
+        for delta, given in deltas.items()
     }
 
 
