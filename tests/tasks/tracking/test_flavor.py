@@ -337,3 +337,14 @@ def test_lists_of_any_type_are_taken_as_their_numbers(kind: pa.DataType, cells: 
             assert row["prediction"] is None
             said = "missing or not finite" if numbers.size == 3 else f"{numbers.size} numbers, the model takes 3"
             assert said in row["refusal"]
+
+
+def test_a_number_is_no_list_of_one(tmp_path: Path) -> None:
+    """Nor is it scored, though it is as many numbers as the model takes."""
+    pipeline = to_sklearn(
+        normalisation="clip", maps=[], model=LinearModel(np.array([[1.0]])), classes=("no", "yes"), dimension=1
+    )
+    source, target = tmp_path / "new.parquet", tmp_path / "predicted.parquet"
+    pq.write_table(pa.table({"features": [1.0, 2.0]}), source)
+    predict_file(pipeline, source, target)
+    assert [row["prediction"] for row in pq.read_table(target).to_pylist()] == [None, None]
