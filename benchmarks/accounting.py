@@ -54,7 +54,7 @@ def facts(classes: int, parties: int = 5, rows: int = 1000) -> list[ShardRef]:
 
 def planned(shards: Sequence[ShardRef], held_out: Sequence[ShardRef] = (), **asked: Any) -> RunPlan:
     """Return a run's plan."""
-    return prepare_over(TrainingConfig(**asked), AllRows(training=shards, held_out=held_out)).whole
+    return prepare_over(TrainingConfig(**asked), AllRows(training=shards, held_out=held_out)).plan
 
 
 def prices(plan: RunPlan, rows_per_person: int = 1) -> list[dict[str, PlanCost]]:

@@ -1,17 +1,18 @@
 """Several training runs side by side, and a new version of a model against its champion."""
 
+from collections.abc import Sequence
 from typing import cast
 
-from prefect import flow
+from prefect import Flow, flow
 from prefect.artifacts import create_markdown_artifact
 
-from flows.federated_training import begin, train
+from flows.federated_training import begin, train, training
 from storage.errors import RefusedError
 from tasks.datasets.schedules import allowed_comparison
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.graph import materialise
 from tasks.planning.rows import FeatureStep
-from tasks.preparation.prepare import prepare
+from tasks.preparation.prepare import Prepared, prepare
 from tasks.records import compare_with_champion
 from tasks.rows import resolve_dataset
 from tasks.runtime.ending import announcing_failures, one_run_a_dataset, refused
@@ -79,3 +80,13 @@ def compare(configs: list[TrainingConfig]) -> list[RunResult]:
         In the order given.
     """
     return [train(config) for config in configs]
+
+
+def comparing(plans: Sequence[Prepared]) -> Flow[[list[TrainingConfig]], list[RunResult]]:
+    """Return the flow :func:`compare` for plans whose price was shown before the engine was started."""
+
+    @flow(name="comparison", flow_run_name="several algorithms side by side", persist_result=False)
+    def compare(configs: list[TrainingConfig]) -> list[RunResult]:
+        return [training(prepared)(config) for prepared, config in zip(plans, configs, strict=True)]
+
+    return compare

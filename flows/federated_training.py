@@ -1,13 +1,11 @@
 """The main flow: plan a run, charge it, make it (rows, bases, models, their aggregation and evaluation), record it."""
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Sequence
 from functools import singledispatch
 from typing import Any, cast
 
-from prefect import flow
+from prefect import Flow, flow
 from prefect.futures import PrefectFuture
 from prefect.runtime import flow_run
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
@@ -23,7 +21,17 @@ from tasks.planning.graph import Node, materialise
 from tasks.planning.nights import ArrivedRows, PlannedNight
 from tasks.planning.releases import PlannedCombination, PlannedRelease
 from tasks.planning.rows import FeatureStep, MappedRows, NormalisedRows, Partition, RowNode, Shards
-from tasks.preparation.prepare import Prepared, prepare, record_night
+from tasks.preparation.prepare import (
+    AwaitingPartition,
+    Prepared,
+    PreparedNight,
+    PreparedRun,
+    is_current,
+    prepare,
+    prepare_divided,
+    record_night,
+    whole,
+)
 from tasks.records import record
 from tasks.release.admission import require_admissible
 from tasks.release.metrics import Evaluation
@@ -54,36 +62,20 @@ _BLOCKS = 8
 Answers = list[Future[list[str]]]
 
 
-_MADE: ContextVar[Sequence[Prepared]] = ContextVar("plans that were made", default=())
-
-
-@contextmanager
-def with_plans(plans: Sequence[Prepared]) -> Iterator[None]:
-    """Let the flow runs of this thread carry out plans whose price was shown before the engine was started."""
-    token = _MADE.set(plans)
-    try:
-        yield
-    finally:
-        _MADE.reset(token)
-
-
 def plan(config: TrainingConfig) -> Prepared:
-    """Look the data set up and return the plan of a run: the one that was made of this configuration, if one was.
-
-    One that would pay for histograms of the columns is made again: a `describe` may have released them since it was
-    looked at, and then they cost the run nothing. A plan of a version that came since is not taken instead: the price
-    that was shown is not its price.
-    """
-    resolve_dataset(config.dataset)
-    made = next((one for one in _MADE.get() if one.is_of(config)), None)
-    if made is not None and not made.pays_for_counts:
-        return made
-    again = prepare(config)
-    return again if made is None or again.shards.training[0].dataset == made.shards.training[0].dataset else made
+    """Look the data set up, ingest it where it comes along, and return the plan of a run."""
+    for name in filter(None, (config.dataset, config.public_dataset)):
+        resolve_dataset(name)
+    return prepare(config)
 
 
 def chain(prepared: Prepared) -> Chained:
     """Charge a plan and make all of it: tasks of the current flow, or plain calls within ``inline()``.
+
+    Parameters
+    ----------
+    prepared : Prepared
+        The plan, made once (:func:`tasks.preparation.prepare.prepare`).
 
     Raises
     ------
@@ -93,18 +85,13 @@ def chain(prepared: Prepared) -> Chained:
     """
     started = time.monotonic()
     made: dict[str, Any] = {}
-    if prepared.config.horizon is not None:
-        # Rows may have arrived since the plan was looked at. A horizon that is refused is not opened: every later run
-        # would have to be a night of it.
-        prepared = prepare(prepared.config)
-        require_admissible(prepared.whole, prepared.shards.all)
-        # What arrives tonight is on record before it is charged, and with the first night what the horizon releases.
-        prepared = record_night(prepared)
-    if prepared.plan is None:
+    if isinstance(prepared, AwaitingPartition):
         # Only what public rows contain decides whose they are: they are divided before there is a plan.
         made = materialise(prepared.rows, begin)
-        prepared = prepare(prepared.config, made[[*prepared.rows][-1]])
-    run, shards = prepared.whole, prepared.shards
+        prepared = prepare_divided(prepared, made[prepared.partition.key])
+    if isinstance(prepared, PreparedNight):
+        prepared = _on_record(prepared)
+    run, shards = prepared.plan, prepared.shards
     charge(run, shards)
     made |= _made_before(prepared)
     if any(release.deadline is not None for release in run.releases) and prepared.config.horizon is None:
@@ -125,22 +112,38 @@ def chain(prepared: Prepared) -> Chained:
     return Chained(rows, run, _timed(result, rows, started, [futures[key] for key in references]), models)
 
 
-def _made_before(prepared: Prepared) -> dict[str, Done[ReleaseRef]]:
+def _on_record(prepared: PreparedNight) -> PreparedRun:
+    """Return the plan of a night that is on record: what arrives, and with the first night what the horizon releases.
+
+    It is recorded before its first charge, and after it is known to be admitted: a horizon that is refused is not
+    opened, for every later run would have to be a night of it.
+    """
+    night: PreparedRun = prepared
+    while isinstance(night, PreparedNight):
+        require_admissible(night.plan, night.shards.all)
+        if record_night(night):
+            break
+        # Rows have arrived since the plan was made.
+        night = whole(prepare(night.config))
+    return night
+
+
+def _made_before(prepared: PreparedRun) -> dict[str, Done[ReleaseRef]]:
     """Return the releases of earlier nights, of which tonight's model is made."""
-    owner = prepared.whole.models[0].owner
+    owner = prepared.plan.models[0].owner
     return {
         key: Done(ReleaseRef(key=key, kind=Statistic.kind, party=owner), known=True, seconds=0.0)
         for key in prepared.released
     }
 
 
-def _in_time(prepared: Prepared) -> dict[str, Any]:
+def _in_time(prepared: PreparedRun) -> dict[str, Any]:
     """Make what private rows are made into, to the clock of their releases' deadline; what is public before it."""
     public = {key: node for key, node in prepared.rows.items() if not _is_of_private_rows(node)}
     made = materialise(public, begin)
     timed = [node for key, node in prepared.rows.items() if key not in public]
     # Where all releases are stored nothing is made, for nothing will be read.
-    return {**made, timed[-1].key: prepared.shards, **prepare_rows(prepared.whole, timed)}
+    return {**made, timed[-1].key: prepared.shards, **prepare_rows(prepared.plan, timed)}
 
 
 def _is_of_private_rows(node: RowNode | ArrivedRows) -> bool:
@@ -293,11 +296,15 @@ def chain_inline(config: TrainingConfig) -> Chained:
         return chain(plan(config))
 
 
-@flow(
-    name="federated-training",
-    flow_run_name="{config.system} on {config.dataset}",
-    task_runner=cast(TaskRunner[PrefectFuture[Any]], ThreadPoolTaskRunner(max_workers=4)),
-)
+def _as_flow(function: Callable[[TrainingConfig], RunResult]) -> Flow[[TrainingConfig], RunResult]:
+    return flow(
+        name="federated-training",
+        flow_run_name="{config.system} on {config.dataset}",
+        task_runner=cast(TaskRunner[PrefectFuture[Any]], ThreadPoolTaskRunner(max_workers=4)),
+    )(function)
+
+
+@_as_flow
 def train(config: TrainingConfig) -> RunResult:
     """Train a model over the parties' rows, charge what it costs, evaluate it and log it.
 
@@ -315,13 +322,39 @@ def train(config: TrainingConfig) -> RunResult:
     storage.errors.RefusedError
         If something unproved would read private rows, or a cap would be exceeded; nothing is released then.
     """
+    return _trained(config, plan)
+
+
+def training(prepared: Prepared) -> Flow[[TrainingConfig], RunResult]:
+    """Return the flow :func:`train` for a plan that was made, and looked at, before the engine was started.
+
+    It carries that plan out, whose price was shown. Where histograms of the columns were released since, it makes
+    another of the same rows: then they cost the run nothing. A plan of a version that came since is not taken instead:
+    the price that was shown is not its price.
+    """
+
+    @_as_flow
+    def train(config: TrainingConfig) -> RunResult:
+        return _trained(config, shown)
+
+    def shown(config: TrainingConfig) -> Prepared:
+        # A night is looked at once more when it is recorded.
+        if isinstance(prepared, AwaitingPartition | PreparedNight) or is_current(prepared):
+            return prepared
+        again = whole(plan(config))
+        return again if again.looked_up.version == prepared.looked_up.version else prepared
+
+    return train
+
+
+def _trained(config: TrainingConfig, planned: Callable[[TrainingConfig], Prepared]) -> RunResult:
     try:
         with (
             announcing_failures(dataset_resource(config.dataset)),
             one_run_a_dataset(config.dataset),
             showing_progress(),
         ):
-            prepared = plan(config)
+            prepared = planned(config)
             with logging_afterwards(find_dataset(config.dataset)):
                 recorded = record(prepared.config, *chain(prepared))
     except RefusedError as refusal:

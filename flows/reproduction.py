@@ -13,7 +13,7 @@ from flows.specs import known_reproductions, load_reproduction
 from flows.sweep import SweepResult, run_sweep
 from storage.errors import InputError
 from storage.refs import Visibility
-from tasks.datasets.registration import describe_datasets, find_dataset, ingest
+from tasks.datasets.registration import describe_datasets, ensure_registered, find_dataset, ingest
 from tasks.datasets.request import IngestRequest
 from tasks.experiments.comparisons import compare_with_paper, derive, verdicts
 from tasks.experiments.computed import COMPUTED, Risk, decision_boundaries, ingest_features
@@ -47,6 +47,7 @@ def _data(scale: Scale, dataset: str | None, path: Path | None) -> tuple[list[Da
         several = [one for one in wanted if one.file is not None and (path / one.file).exists()]
         for one in several or wanted[:1]:
             _bring_in(one, path)
+    ensure_registered(*(name for one in wanted for name in (one.name, one.of)))
     for one in wanted:
         if one.of is not None and one.of in _registered():
             ingest_features(one.of, one.features, one.name)

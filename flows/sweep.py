@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from dpalgos.registry import lookup
 from flows import federated_training
 from storage.errors import InputError
-from tasks.datasets.registration import find_dataset
+from tasks.datasets.registration import ensure_registered, find_dataset
 from tasks.experiments.point_results import PointResult, point_result
 from tasks.experiments.specifications import Block, Plot, Point, SweepSpec
 from tasks.planning.configuration import TrainingConfig
@@ -163,6 +163,8 @@ def sweep(spec: SweepSpec) -> SweepResult:
     SweepResult
     """
     points = spec.points()
+    # Before the points: many that run at once would each bring the same set in.
+    ensure_registered(*{name for point in points for name in (point.config.dataset, point.config.public_dataset)})
     root = str(current_root())
     tracker = SweepTracker(
         current_root(),

@@ -3,7 +3,7 @@
 from typing import Any
 
 from storage.refs import DatasetRef
-from tasks.datasets.registration import find_dataset
+from tasks.datasets.registration import ensure_registered, find_dataset
 from tasks.planning.graph import materialise
 from tasks.planning.nights import ArrivedRows
 from tasks.planning.plans import RunPlan
@@ -26,6 +26,7 @@ def resolve_dataset(name: str) -> DatasetRef:
     Never cached: a name means another version once its owner has registered one. Rows of files are brought in by
     :func:`tasks.datasets.registration.ingest`, at the owner's command and not by a run.
     """
+    ensure_registered(name)
     dataset = find_dataset(name)
     report_progress("data set", f"{dataset.rows} {dataset.unit.several} of {name}")
     return dataset

@@ -230,7 +230,7 @@ def _planned(config: TrainingConfig, rows: Encoded) -> tuple[RunPlan, Partition]
     )
     shards = shards_of(partition)
     held_out = () if shards.held_out is None else (shards.held_out,)
-    return prepare_over(config, AllRows(training=shards.training, held_out=held_out)).whole, partition
+    return prepare_over(config, AllRows(training=shards.training, held_out=held_out)).plan, partition
 
 
 def _require_pure(config: TrainingConfig, dataset: DatasetRef) -> None:

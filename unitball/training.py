@@ -24,7 +24,7 @@ from dpalgos.parameters import ParameterError
 from storage.errors import InputError, RefusedError
 from storage.ledger.charges import PERSON, ROW, Cap
 from tasks.accounts.ledger import open_ledger
-from tasks.datasets.registration import find_dataset
+from tasks.datasets.registration import ensure_registered, find_dataset
 from tasks.planning.configuration import TrainingConfig
 from tasks.release.preflight import require_feasible
 from tasks.release.prices import price_of, with_epsilon
@@ -187,6 +187,7 @@ def budget(dataset: str, *, root: str | os.PathLike[str] | None = None) -> Accou
             if open_catalog().account(dataset) is not None:
                 return read_budget(dataset)
     with using_root(root):
+        ensure_registered(dataset)
         # Otherwise it says which data sets there are.
         return read_budget(dataset)
 
@@ -422,6 +423,7 @@ def train(
     config = checked("train", TrainingConfig, {"dataset": name or "rows" if given else dataset, **settings})
     with using_root(root):
         dataset = bring_in(dataset, schema, name, terms) if given else dataset
+        ensure_registered(config.dataset, config.public_dataset)
         prepared = require_feasible(with_epsilon(config, find_dataset(config.dataset)))
         if config.epsilon is None and (price := price_of([prepared])) is not None:
             raise price.refusal(f"give epsilon={prepared.config.epsilon:g}")
@@ -436,8 +438,8 @@ def train(
 
             recorded = None
             if served:
-                with quick_flows(), federated_training.with_plans([prepared]):
-                    recorded = federated_training.train(config)
+                with quick_flows():
+                    recorded = federated_training.training(prepared)(config)
             # What a flow run has released is stored, and read again at no cost.
             with inline():
                 with logging_afterwards(find_dataset(config.dataset)):
@@ -613,6 +615,7 @@ def frontier(
         For a private data set: it would be many charged runs, with public seeds.
     """
     with using_root(root):
+        ensure_registered(dataset)
         if find_dataset(dataset).private:
             raise RefusedError(f"{dataset} is private, and a frontier is many runs with public seeds; use a public set")
         from flows.federated_training import chain_inline

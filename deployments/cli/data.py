@@ -44,8 +44,9 @@ def datasets(
     sql: Annotated[str | None, typer.Option(help="DuckDB SQL over the views train and test; public sets only.")] = None,
 ) -> Answer:
     """List the data sets, or query a public one in SQL."""
-    from tasks.datasets.registration import describe_datasets, query
+    from tasks.datasets.registration import describe_datasets, ensure_registered, query
 
+    ensure_registered(name)
     if sql is not None:
         if name is None:
             raise InputError('name the data set to query: unitball datasets digits --sql "…"')

@@ -59,7 +59,7 @@ def sweep(
     yes: YesOption = False,
 ) -> Answer:
     """Run a grid over any parameters: in parallel, each point once, failures recorded."""
-    from tasks.datasets.registration import find_dataset
+    from tasks.datasets.registration import ensure_registered, find_dataset
     from tasks.experiments.specifications import SweepSpec, load
 
     spec = load(SweepSpec, read_text(specification, "SPECIFICATION"), str(specification))
@@ -67,7 +67,9 @@ def sweep(
     if dry_run:
         listed = [point.description for point in points]
         return Answer({"points": listed}, listed)
-    private = {one.name for one in map(find_dataset, {point.config.dataset for point in points}) if one.private}
+    names = {point.config.dataset for point in points}
+    ensure_registered(*names)
+    private = {one.name for one in map(find_dataset, names) if one.private}
     require_scheduler(dask)
     _agree([point.config for point in points if point.config.dataset in private], yes=yes)
     with running(f"sweep {spec.name}", stages=["points"]):
@@ -88,17 +90,17 @@ def sweep(
 
 def _agree(configs: Sequence[TrainingConfig], *, yes: bool) -> None:
     """Show what the points of a sweep charge to each private account, and stop where that is not agreed to."""
-    from tasks.preparation.prepare import Prepared, prepare
+    from tasks.preparation.prepare import PreparedRun, prepare
     from tasks.release.prices import price_of
 
-    plans: dict[str, list[Prepared]] = {}
+    plans: dict[str, list[PreparedRun]] = {}
     for config in configs:
         try:
             prepared = prepare(config)
         except (InputError, ParameterError, RefusedError, SecureAggregationError):
             # A point that cannot be planned charges nothing, and its failure is recorded.
             continue
-        if prepared.plan is not None:
+        if isinstance(prepared, PreparedRun):
             plans.setdefault(prepared.shards.all[0].dataset.account, []).append(prepared)
     for of_account in plans.values():
         agree(price_of(of_account), asks=True, yes=yes, way_out="give --yes")
@@ -138,8 +140,9 @@ def frontier(
     workers: _Workers = None,
 ) -> Answer:
     """Draw accuracy against epsilon: the recommended system, the papers' and training without privacy. Public sets."""
-    from tasks.datasets.registration import find_dataset
+    from tasks.datasets.registration import ensure_registered, find_dataset
 
+    ensure_registered(config.dataset)
     if find_dataset(config.dataset).private:
         raise RefusedError(
             f"{config.dataset} is private, and a frontier is many runs with public seeds; draw it on a public set"
@@ -497,6 +500,7 @@ def audit(
 ) -> Answer:
     """Bound epsilon from below: run the training code many times on synthetic data sets that differ in one row."""
     from dpalgos.audit.experiment import QUICK, AuditOptions, Effort
+    from tasks.datasets.registration import ensure_registered
 
     known = [str(one) for one in RELATIONS]
     if neighbours is not None and neighbours not in known:
@@ -523,6 +527,7 @@ def audit(
         seed=seed,
         effort=QUICK if quick else Effort(),
     )
+    ensure_registered(dataset, membership)
     if name is None:
         return all_audits(options)
     if canaries is not None:

@@ -393,7 +393,7 @@ def _agreed_epsilon(comparison: ModelComparison, stated: float | None, *, yes: b
     from tasks.datasets.registration import find_dataset
     from tasks.datasets.schedules import allowed_comparison
     from tasks.planning.rows import FeatureStep
-    from tasks.preparation.prepare import prepare
+    from tasks.preparation.prepare import PreparedRun, prepare
     from tasks.release.admission import request_for
     from tasks.release.prices import COMPARISON_EPSILON, price_of_requests
     from tasks.tracking.models import planned_comparison
@@ -405,7 +405,7 @@ def _agreed_epsilon(comparison: ModelComparison, stated: float | None, *, yes: b
         return epsilon
     epsilon = epsilon or COMPARISON_EPSILON
     prepared = prepare(config.model_copy(update={"horizon": None}))
-    if prepared.shards.held_out is not None:
+    if isinstance(prepared, PreparedRun) and prepared.shards.held_out is not None:
         features = [node for node in prepared.nodes.values() if isinstance(node, FeatureStep)]
         planned = planned_comparison(comparison, prepared.shards.held_out, features, epsilon)
         request = request_for([planned], "a comparison with the champion")

@@ -318,6 +318,7 @@ def budget(
     from tasks.accounts.ledger import change_cap, verify_ledger
     from tasks.accounts.reports import budget_report
     from tasks.accounts.room import OneMore
+    from tasks.datasets.registration import ensure_registered
 
     one_more = ["--algorithm", "--delta"]
     refuse_beside("--verify", "checks the whole ledger", [*one_more, "--out"])
@@ -325,6 +326,7 @@ def budget(
     refuse_without(["--reason"], "--raise-epsilon-cap", "says why a cap is changed")
     if dataset is None:
         refuse_without(one_more, "a data set", "are of one more run on a data set")
+    ensure_registered(dataset)
     if raise_epsilon_cap is not None:
         if dataset is None:
             raise InputError("--raise-epsilon-cap is of one account: name a data set that pays from it")

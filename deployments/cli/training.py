@@ -46,7 +46,6 @@ from tasks.runtime.settings import current_layout, current_root, prefect_address
 
 if TYPE_CHECKING:
     from tasks.datasets.schedules import Schedule
-    from tasks.planning.plans import RunPlan
     from tasks.preparation.prepare import Prepared
     from tasks.release.expectation import Expectation
     from tasks.release.forecasts import AccountForecast
@@ -104,18 +103,23 @@ def _ingest(name: str, path: Path, format: str | None, public: bool) -> None:
         raise error.saying(f"unitball ingest {name}: {error}") from None
 
 
+def _ensure_registered(config: TrainingConfig) -> None:
+    """Ingest a data set that comes with scikit-learn, where a run names one: what plans the run only looks it up."""
+    from tasks.datasets.registration import ensure_registered
+
+    ensure_registered(config.dataset, config.public_dataset)
+
+
 def _explained(config: TrainingConfig) -> Answer:
     from tasks.datasets.registration import find_dataset
+    from tasks.preparation.prepare import whole
     from tasks.release.preflight import require_feasible
     from tasks.release.prices import price_of, with_epsilon
 
-    prepared = require_feasible(with_epsilon(config, find_dataset(config.dataset)))
+    _ensure_registered(config)
+    prepared = whole(require_feasible(with_epsilon(config, find_dataset(config.dataset))))
     plan, price = prepared.plan, price_of([prepared])
-    if plan is None:
-        raise InputError(
-            f"partition {config.partition} depends on what rows contain: the plan is known only at the run"
-        )
-    _warn(plan)
+    _warn(prepared)
     parts = {
         release.algorithm.kind.removesuffix("s"): {"name": release.name, **release.algorithm.parameters}
         for release in (*plan.counts[:1], *plan.projections[:1], *plan.models[:1])
@@ -156,6 +160,7 @@ def _expectation(config: TrainingConfig) -> Answer:
     from tasks.datasets.registration import find_dataset
     from tasks.release.expectation import expect_run
 
+    _ensure_registered(config)
     expected, classes = expect_run(config), find_dataset(config.dataset).classes
     delta = rounded_up(expected.delta, 6)
     budget = "none" if expected.epsilon is None else f"epsilon {expected.epsilon:g} at delta {delta:g}"
@@ -197,9 +202,11 @@ def _span(least: float, most: float, digits: str) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def _warn(plan: RunPlan | None) -> None:
-    if plan is not None and plan.warning:
-        typer.echo(f"warning: {plan.warning}", err=True)
+def _warn(prepared: Prepared) -> None:
+    from tasks.preparation.prepare import AwaitingPartition
+
+    if not isinstance(prepared, AwaitingPartition) and prepared.plan.warning:
+        typer.echo(f"warning: {prepared.plan.warning}", err=True)
 
 
 @app.command(epilog="Example: unitball compare --dataset digits --epsilon 1")
@@ -233,15 +240,15 @@ def _run(configs: Sequence[TrainingConfig], title: str, *, yes: bool, dask: str 
         # Prefect shows what it catches with a traceback; the command says it in one line.
         os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
     with running(title):
-        from flows.comparison import compare as compare_flow
-        from flows.federated_training import train as train_flow
-        from flows.federated_training import with_plans
+        from flows.comparison import comparing
+        from flows.federated_training import training
 
-        if dask is not None:
-            train_flow = train_flow.with_options(task_runner=task_runner(current_layout(), None, dask))
-        with with_plans(plans), over_cluster(dask):
+        with over_cluster(dask):
             if len(plans) > 1:
-                return compare_flow([one.config for one in plans])
+                return comparing(plans)([one.config for one in plans])
+            train_flow = training(plans[0])
+            if dask is not None:
+                train_flow = train_flow.with_options(task_runner=task_runner(current_layout(), None, dask))
             return [train_flow(plans[0].config)]
 
 
@@ -251,6 +258,7 @@ def _agreed_plans(configs: Sequence[TrainingConfig], *, yes: bool) -> list[Prepa
     from tasks.release.preflight import charged_before, require_feasible
     from tasks.release.prices import measures_later, price_of, with_epsilon
 
+    _ensure_registered(configs[0])
     dataset = find_dataset(configs[0].dataset)
     plans: list[Prepared] = []
     for config in configs:
@@ -266,7 +274,7 @@ def _agreed_plans(configs: Sequence[TrainingConfig], *, yes: bool) -> list[Prepa
     way_out = "give --yes to measure a model that is charged already" if stated else "give --epsilon, or --yes"
     agree(price_of(plans), asks=later or not stated, yes=yes, way_out=way_out)
     for one in plans:
-        _warn(one.plan)
+        _warn(one)
         if (account := charged_before(one)) is not None:
             say_charged_before(account, "this" if len(configs) == 1 else str(one.config.algorithm))
     return plans
@@ -344,6 +352,7 @@ def schedule(
         timing.next_dates(1)
     except ParameterError as error:
         raise ParameterError(f"--{error}") from None
+    _ensure_registered(config)
     config = require_feasible(config).config
     dates, before = set_schedule(timing)
     price = "the same rows cost nothing again; each new version is charged"
@@ -811,9 +820,11 @@ def federate(
     use_own_server(current_root())
     from deployments.federation import posting
     from flows.party import read_roster
+    from tasks.datasets.registration import ensure_registered
     from tasks.federation.coordinator import federate as run
 
     parties = read_roster(require_readable(roster, "--roster"))
+    ensure_registered(measure_on)
     config = _agreed_budget(config, yes=yes)
     result = run(config, parties, posting(patience), measured_on=measure_on, progress=partial(typer.echo, err=True))
     paid = (

@@ -158,7 +158,7 @@ class SyntheticRun:
             columns=tuple(TableColumn(**asdict(column)) for column in columns),
         )
         shards = [ShardRef(dataset=dataset, partition=_NAME, party=party, rows=rows) for party in _PARTIES]
-        plan = prepare_over(config, AllRows(training=shards)).whole
+        plan = prepare_over(config, AllRows(training=shards)).plan
         for release in plan.releases:
             if dataset.person and release.reads_rows:
                 require_people(*release.algorithm.classes())

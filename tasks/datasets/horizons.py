@@ -33,13 +33,13 @@ cost is added up.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise, takewhile
 
 import numpy as np
 from numpy.typing import NDArray
 
 from storage.arrivals import Arrival, Difference, difference
-from storage.atomic import locked_directory
 from storage.catalog import Catalog, Horizon
 from storage.datasets import dataset_ref, open_people, origins, people_version
 from storage.errors import InputError, RefusedError
@@ -189,50 +189,41 @@ def _require_arriving(name: str, difference: Difference, participations: int) ->
         )
 
 
-def find_horizon(config: HorizonSettings, version: DatasetRef) -> Horizon:
-    """Return the horizon that a run is a night of, the last version's arrival recorded; one is opened if none stands.
+def record_horizon(config: HorizonSettings, version: DatasetRef) -> None:
+    """Record that a version's rows arrived, and with a horizon's first night the horizon; what is on record stays.
+
+    Called with the root's private folder locked, of the newest version.
 
     Raises
     ------
-    InputError
-        If another horizon stands, or the last is full and no row has come since.
-    RefusedError
-        If rows came back that may not.
+    InputError, RefusedError
+        As :func:`drafted_horizon` does; nothing is recorded then.
     """
     layout, catalog, name = current_layout(), open_catalog(), version.name
-    with locked_directory(layout.private):
-        draft = drafted_horizon(config, version)
-        if draft.number > len(catalog.horizons(name)):
-            horizons = catalog.horizons(name)
-            difference = _compared(layout, horizons, version)
-            _require_arriving(name, difference, horizons[-1].participations if horizons else draft.participations)
-            if not len(difference.positions):
-                came, ingest = ("nobody new", "those who are") if version.person else ("no row", "new rows")
-                raise InputError(f"the horizon of {name} is over and {came} has come since: ingest {ingest} first")
-            catalog.open_horizon(
-                name,
-                nights=draft.nights,
-                participations=draft.participations,
-                separation=draft.separation,
-            )
-            # Rows that are new, but everybody who has ever come.
-            first = _arrival(layout, version, draft.number, 1, difference)
-            catalog.record_arrival(name, draft.arrivals[0] if version.person else first)
-        elif (arrival := arrival_of(layout, catalog, name, version)) is not None:
-            # Its ingestion was killed after the version was registered.
-            catalog.record_arrival(name, arrival)
-    return catalog.horizons(name)[-1]
+    drafted = drafted_horizon(config, version)
+    if drafted.number > len(catalog.horizons(name)):
+        catalog.open_horizon(
+            name, nights=drafted.nights, participations=drafted.participations, separation=drafted.separation
+        )
+        catalog.record_arrival(name, drafted.arrivals[0])
+    elif (arrival := arrival_of(layout, catalog, name, version)) is not None:
+        # Its ingestion was killed after the version was registered.
+        catalog.record_arrival(name, arrival)
 
 
 def drafted_horizon(config: HorizonSettings, version: DatasetRef) -> Horizon:
-    """Return the horizon that a run would be a night of; nothing is recorded and no row is read.
+    """Return the horizon that a run is a night of, as it will stand when the version's arrival is on record.
+
+    Nothing is recorded. Versions are compared by their fingerprints where that has not been done at ingestion: for a
+    horizon that begins after another one, and where an ingestion was killed.
 
     Raises
     ------
     InputError
-        If another one stands.
+        If another one stands, or the last is full and no row has come since.
     RefusedError
-        If the rows are people's and public: what is named by its content has no register of who came when.
+        If rows came back that may not, or if the rows are people's and public: what is named by its content has no
+        register of who came when.
     """
     assert config.horizon is not None
     if version.person and not version.private:
@@ -240,20 +231,11 @@ def drafted_horizon(config: HorizonSettings, version: DatasetRef) -> Horizon:
             f"the rows of {version.name} are public and people's ({version.person}), and who came in which night is "
             "kept of private ones: train on each version as a whole, without --horizon"
         )
-    horizons = open_catalog().horizons(version.name)
-    everything = Difference(np.arange(version.rows, dtype=np.int64), 0, 0, appended=True)
-    fresh = Horizon(
-        number=len(horizons) + 1,
-        nights=config.horizon,
-        participations=config.participations,
-        separation=config.separation,
-        arrivals=(_arrival(current_layout(), version, len(horizons) + 1, 1, everything),),
-    )
-    if not horizons:
-        return fresh
+    layout, catalog = current_layout(), open_catalog()
+    horizons = catalog.horizons(version.name)
+    if not horizons or (horizons[-1].full and not _is_known(horizons, version.version)):
+        return _fresh(config, version, horizons)
     last = horizons[-1]
-    if last.full and not _is_known(horizons, version.version):
-        return fresh
     declared = (config.horizon, config.participations, config.separation)
     if declared != (last.nights, last.participations, last.separation):
         raise InputError(
@@ -261,7 +243,32 @@ def drafted_horizon(config: HorizonSettings, version: DatasetRef) -> Horizon:
             f"{last.participations} participations at least {last.separation} nights apart; ask for that one until "
             "it is over"
         )
-    return last
+    arrival = arrival_of(layout, catalog, version.name, version)
+    came = () if arrival is None or not arrival.rows else (arrival,)
+    return replace(last, arrivals=(*last.arrivals, *came))
+
+
+def _fresh(config: HorizonSettings, version: DatasetRef, horizons: list[Horizon]) -> Horizon:
+    """Return a horizon that begins with a version: with the rows that are new in it, or with all people."""
+    assert config.horizon is not None
+    everything = Difference(np.arange(version.rows, dtype=np.int64), 0, 0, appended=True)
+    first = everything
+    if horizons:
+        found = _compared(current_layout(), horizons, version)
+        _require_arriving(version.name, found, horizons[-1].participations)
+        if not len(found.positions):
+            came, ingest = ("nobody new", "those who are") if version.person else ("no row", "new rows")
+            raise InputError(f"the horizon of {version.name} is over and {came} has come since: ingest {ingest} first")
+        # Rows that are new, but everybody who has ever come.
+        first = everything if version.person else found
+    number = len(horizons) + 1
+    return Horizon(
+        number=number,
+        nights=config.horizon,
+        participations=config.participations,
+        separation=config.separation,
+        arrivals=(_arrival(current_layout(), version, number, 1, first),),
+    )
 
 
 def night_of_people(

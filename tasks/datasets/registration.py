@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from dpalgos.accounting.spending import RESERVED
 from storage.atomic import discard, locked_directory
-from storage.catalog import Catalog, Registration, overlap_refusal
+from storage.catalog import Catalog, overlap_refusal
 from storage.confined import kept_memory
 from storage.datasets import (
     IngestionReport,
@@ -242,27 +242,37 @@ def _register(
     )
 
 
-def _registered(name: str) -> Registration:
+def ensure_registered(*names: str | None) -> None:
+    """Ingest the named data sets that come with scikit-learn and are not registered yet.
+
+    Only commands, calls from Python and the first step of a flow call this. Every lookup only reads.
+
+    Parameters
+    ----------
+    *names : str or None
+        Names that are registered, or that do not come with scikit-learn, are left to the lookup. None stands for an
+        option that names no data set.
+    """
     catalog = open_catalog()
-    if not catalog.registrations(name) and name in BUNDLED:
-        ingest(IngestRequest(name=name, visibility=Visibility.PUBLIC))
-    return catalog.get(name)
+    for name in names:
+        if name in BUNDLED and not catalog.registrations(name):
+            ingest(IngestRequest(name=name, visibility=Visibility.PUBLIC))
 
 
 def find_dataset(name: str) -> DatasetRef:
-    """Return the newest version of a data set; sets that scikit-learn brings along are registered at first use.
+    """Return the newest registered version of a data set. Nothing is ingested or recorded.
 
     Raises
     ------
     InputError
         If there is no such set.
     """
-    return DatasetRef.model_validate(_registered(name).manifest["reference"])
+    return DatasetRef.model_validate(open_catalog().get(name).manifest["reference"])
 
 
 def default_normalisation(name: str) -> str | None:
     """Return the map that the owner declared for runs on a set, if any."""
-    declared: str | None = _registered(name).manifest["default_normalisation"]
+    declared: str | None = open_catalog().get(name).manifest["default_normalisation"]
     return declared
 
 
@@ -273,10 +283,10 @@ def describe_datasets(name: str | None = None) -> list[dict[str, object]]:
     names = [name] if name is not None else sorted({*known, *BUNDLED})
     described = []
     for one in names:
-        if one not in known and one in BUNDLED and name is None:
+        if one not in known and one in BUNDLED:
             described.append(_not_yet(one))
             continue
-        entry = _registered(one)
+        entry = catalog.get(one)
         reference = DatasetRef.model_validate(entry.manifest["reference"])
         described.append(
             {

@@ -173,7 +173,7 @@ def federated_plan(
     references = AllRows(
         training=training, held_out=held_out, relation=Neighbours(descriptions[0].relation), features=features
     )
-    plan = prepare_over(config, references).whole
+    plan = prepare_over(config, references).plan
     for release in plan.releases:
         if rows.person and release.reads_rows:
             require_people(*release.algorithm.classes())

@@ -242,7 +242,7 @@ _STAGES = ("counts", "projection", "trainer")
 Budgets = Mapping[str, Loss]
 
 
-def plan_run(
+def draft_run(
     config: TrainingConfig,
     shards: Sequence[ShardRef],
     held_out: Sequence[ShardRef] = (),
@@ -251,8 +251,8 @@ def plan_run(
     features: Sequence[FeatureStep] = (),
     counted: Sequence[PlannedRelease] = (),
     groups: AlgorithmSpec | None = None,
-) -> RunPlan:
-    """Return the plan of one run over the parties' shards.
+) -> Draft:
+    """Return everything about a run over the parties' shards but its budgets, which :meth:`Draft.fitted` gives it.
 
     Parameters
     ----------
@@ -278,69 +278,17 @@ def plan_run(
     InputError
         For a target dimension above the data's.
     """
-    draft, stages = _drafted(config, shards, held_out, relation, features, counted, groups)
-    if not stages:
-        return draft.plan({}, {})
-    allocation = _allocate(draft.resolved, config, stages)
-    budgets = dict(zip(stages, allocation.losses, strict=True))
-    if allocation.composed > allocation.epsilon and draft.plan(budgets, {}).proved:
-        # What papers give each of their stages is more than the target together; proved stages share delta as well.
-        allocation = _allocate(draft.resolved, config, stages, share_delta=True)
-        budgets = dict(zip(stages, allocation.losses, strict=True))
-    budgets = _tightened(draft, budgets, allocation)
-    losses = [loss_to_json(budgets[stage]) for stage in stages]
-    return draft.plan(budgets, {**allocation.to_json(), "stages": list(stages), "losses": losses})
-
-
-def is_gaussian(
-    config: TrainingConfig,
-    shards: Sequence[ShardRef],
-    held_out: Sequence[ShardRef] = (),
-    *,
-    relation: Neighbours = Neighbours.REPLACE_ONE,
-    features: Sequence[FeatureStep] = (),
-    counted: Sequence[PlannedRelease] = (),
-    groups: AlgorithmSpec | None = None,
-) -> bool:
-    """Whether every loss of the plan that :func:`plan_run` would return is Gaussian: it spends no delta.
-
-    Which kinds of losses there are does not depend on how much of each, so no budget is fitted to the target.
-
-    Raises
-    ------
-    ParameterError, UnknownNameError, InputError
-        As :func:`plan_run` does.
-    """
-    draft, stages = _drafted(config, shards, held_out, relation, features, counted, groups)
-    budgets = dict(zip(stages, _allocate(draft.resolved, config, stages).losses, strict=True)) if stages else {}
-    plan = draft.plan(budgets, {})
-    kinds = {type(loss) for one in plan.releases if one.reads_rows for loss in one.guarantee().losses}
-    return kinds == {GaussianMu}
-
-
-def _drafted(
-    config: TrainingConfig,
-    shards: Sequence[ShardRef],
-    held_out: Sequence[ShardRef],
-    relation: Neighbours,
-    features: Sequence[FeatureStep],
-    counted: Sequence[PlannedRelease],
-    groups: AlgorithmSpec | None,
-) -> tuple[Draft, dict[str, type[Loss]]]:
-    """Return everything about a run but its budgets, and which stages draw noise, each with the kind it takes."""
     if config.horizon is not None:
         raise ParameterError(
             "a horizon is released night by night by `unitball train` and `unitball schedule`, and by nothing else: "
             "leave --horizon out here"
         )
     neighbours = config.neighbours or relation
-    mu = math.sqrt(math.fsum(cast(GaussianMu, one.budget).mu ** 2 for one in counted))
-    resolved = resolve(config, shards[0].dataset, [shard.rows for shard in shards], neighbours, counted=mu)
-    trust = resolve_trust(config, resolved.trust)
-    draft = Draft(
+    resolved = _resolved(config, shards, neighbours, counted)
+    return Draft(
         config=config,
         resolved=resolved,
-        trust=trust,
+        trust=resolve_trust(config, resolved.trust),
         shards=tuple(shards),
         held_out=tuple(held_out),
         neighbours=neighbours,
@@ -348,8 +296,13 @@ def _drafted(
         counted=tuple(counted),
         groups=groups,
     )
-    accepted = {part: lookup(spec.kind, spec.name).budgets for part, spec in resolved.parts.items() if part in _STAGES}
-    return draft, {stage: accepted[stage][0] for stage in _STAGES if accepted.get(stage)}
+
+
+def _resolved(
+    config: TrainingConfig, shards: Sequence[ShardRef], neighbours: Neighbours, counted: Sequence[PlannedRelease]
+) -> Resolved:
+    mu = math.sqrt(math.fsum(cast(GaussianMu, one.budget).mu ** 2 for one in counted))
+    return resolve(config, shards[0].dataset, [shard.rows for shard in shards], neighbours, counted=mu)
 
 
 def _allocate(
@@ -394,6 +347,62 @@ class Draft:
     features: tuple[FeatureStep, ...]
     counted: tuple[PlannedRelease, ...] = ()
     groups: AlgorithmSpec | None = None
+
+    @property
+    def stages(self) -> dict[str, type[Loss]]:
+        """Which stages draw noise, each with the kind of loss that it takes."""
+        parts = self.resolved.parts
+        accepted = {part: lookup(spec.kind, spec.name).budgets for part, spec in parts.items() if part in _STAGES}
+        return {stage: accepted[stage][0] for stage in _STAGES if accepted.get(stage)}
+
+    @property
+    def is_gaussian(self) -> bool:
+        """Whether every loss of the plan is Gaussian, so that it spends no delta.
+
+        Which kinds of losses there are does not depend on how much of each, so no budget is fitted to the target.
+
+        Raises
+        ------
+        ParameterError, InputError
+            As :meth:`fitted` does.
+        """
+        stages = self.stages
+        budgets = dict(zip(stages, _allocate(self.resolved, self.config, stages).losses, strict=True)) if stages else {}
+        plan = self.plan(budgets, {})
+        kinds = {type(loss) for one in plan.releases if one.reads_rows for loss in one.guarantee().losses}
+        return kinds == {GaussianMu}
+
+    def at_delta(self, delta: float) -> Draft:
+        """Return the draft of the same run at another delta.
+
+        Parts that are chosen or described by delta are resolved once more: those of a system that chooses by public
+        facts, and private selection. All others are the same at each delta.
+        """
+        config, resolved = self.config.model_copy(update={"delta": delta}), self.resolved
+        if resolved.system.choose is not None or config.tune:
+            resolved = _resolved(config, self.shards, self.neighbours, self.counted)
+        return dataclasses.replace(self, config=config, resolved=resolved)
+
+    def fitted(self) -> RunPlan:
+        """Return the plan: the draft with budgets that meet the target.
+
+        Raises
+        ------
+        ParameterError
+            If there is no budget, or what it buys does not fit the parts.
+        """
+        stages = self.stages
+        if not stages:
+            return self.plan({}, {})
+        allocation = _allocate(self.resolved, self.config, stages)
+        budgets = dict(zip(stages, allocation.losses, strict=True))
+        if allocation.composed > allocation.epsilon and self.plan(budgets, {}).proved:
+            # What papers give each of their stages is more than the target together; proved stages share delta as well.
+            allocation = _allocate(self.resolved, self.config, stages, share_delta=True)
+            budgets = dict(zip(stages, allocation.losses, strict=True))
+        budgets = _tightened(self, budgets, allocation)
+        losses = [loss_to_json(budgets[stage]) for stage in stages]
+        return self.plan(budgets, {**allocation.to_json(), "stages": list(stages), "losses": losses})
 
     def plan(self, budgets: Budgets, split: Json) -> RunPlan:
         """Return the plan under these budgets."""

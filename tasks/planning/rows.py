@@ -71,8 +71,10 @@ class FeatureStep(Planned):
         Features of the normalised rows that it is for, and their classes, at least 1.
     before : tuple of str
         Keys of the maps that rows pass before it.
-    algorithm : AlgorithmSpec or None
-        What makes it from public parameters; None where it is stored already or public rows make it.
+    algorithm : AlgorithmSpec
+        What makes it: from public parameters, from an encoder's file, or from public rows.
+    file : str or None
+        The encoder's file, an absolute path.
     public : NormalisedRows or None
         The public rows that it is learnt from.
     outside : str or None
@@ -85,7 +87,8 @@ class FeatureStep(Planned):
     takes: int
     classes: int
     before: tuple[str, ...] = ()
-    algorithm: AlgorithmField | None = None
+    algorithm: AlgorithmField
+    file: str | None = None
     public: NormalisedRows | None = None
     outside: str | None = None
 

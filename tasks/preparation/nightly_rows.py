@@ -8,13 +8,14 @@ import numpy as np
 
 from dpalgos.parameters import ParameterError
 from storage.arrivals import Arrival
+from storage.atomic import locked_directory
 from storage.catalog import Horizon
 from storage.datasets import dataset_ref, origins
 from storage.refs import DatasetRef, ShardRef
 from storage.shards import write_shards
 from tasks.accounts.terms import relation_of
-from tasks.datasets.horizons import drafted_horizon, find_horizon, night_of_people, positions_of, require_appended
-from tasks.datasets.registration import default_normalisation
+from tasks.datasets.horizons import drafted_horizon, night_of_people, positions_of, record_horizon, require_appended
+from tasks.datasets.registration import default_normalisation, find_dataset
 from tasks.planning.configuration import PartitionSettings, TrainingConfig
 from tasks.planning.identity import identity
 from tasks.planning.nights import (
@@ -91,10 +92,15 @@ class Night(NamedTuple):
 
 
 class Nights(NamedTuple):
-    """The nights of a horizon so far.
+    """The nights of a horizon so far, tonight's arrival included, whether or not it is on record yet.
 
     Attributes
     ----------
+    version : DatasetRef
+        The newest, as registered, which tonight's rows came with.
+    horizon : Horizon
+    counted : tuple of str
+        Keys of the histograms that were there when the terms were made; none where these were on record.
     terms : StreamTerms
     unreleased : tuple of Night
         Nights whose release is not stored, in order; the last night, tonight, in any case.
@@ -102,38 +108,62 @@ class Nights(NamedTuple):
         Rows of each party so far; of people all turns.
     """
 
+    version: DatasetRef
+    horizon: Horizon
+    counted: tuple[str, ...]
     terms: StreamTerms
     unreleased: tuple[Night, ...]
     arrived: tuple[int, ...]
 
 
-def record_tonight(config: TrainingConfig, version: DatasetRef) -> None:
-    """Record that the newest version's rows arrived tonight; a horizon is opened, and its terms fixed, with the first.
+def record_tonight(config: TrainingConfig, nights: Nights) -> bool:
+    """Record that tonight's rows arrived, as planned; a horizon is opened, and its terms fixed, with the first night.
 
     Parameters
     ----------
     config : TrainingConfig
         All of it says what a horizon releases.
-    version : DatasetRef
-        The newest, as registered.
+    nights : Nights
+        As they were planned.
+
+    Returns
+    -------
+    bool
+        Whether they are on record now. If not, rows arrived, or a horizon began, since they were planned: nothing was
+        recorded, and they are to be planned again.
 
     Raises
     ------
-    InputError, RefusedError, ParameterError
-        As :func:`tasks.datasets.horizons.find_horizon`, :func:`tasks.datasets.horizons.require_appended` and
-        :func:`plan_nights` do; nothing is recorded then.
+    InputError, RefusedError
+        As :func:`tasks.datasets.horizons.drafted_horizon` and :func:`tasks.datasets.horizons.require_appended` do;
+        nothing is recorded then.
     """
-    # What cannot be released opens no horizon.
-    drafted = plan_nights(config, version)
-    if drafted.terms.tells_parties_apart and not drafted.unreleased[-1].own:
-        store, keys = open_releases(), drafted.terms.release.night_keys
-        for night in drafted.unreleased:
+    terms = nights.terms
+    if terms.tells_parties_apart and not nights.unreleased[-1].own:
+        store, keys = open_releases(), terms.release.night_keys
+        for night in nights.unreleased:
             if not store.exists(keys[night.night - 1]):
                 require_appended(config.dataset, night.normalised.source)
-    horizon, catalog = find_horizon(config, version), open_catalog()
-    key = _key(config, horizon.number)
-    if catalog.stream(key) is None:
-        catalog.fix_stream(config.dataset, key, _terms(config, horizon).model_dump(mode="json"))
+    # Versions are registered under the same lock, so that none comes in between.
+    with locked_directory(current_layout().private):
+        if not are_current(config, nights):
+            return False
+        record_horizon(config, nights.version)
+        open_catalog().fix_stream(config.dataset, _key(config, nights.horizon.number), terms.model_dump(mode="json"))
+    return True
+
+
+def are_current(config: TrainingConfig, nights: Nights) -> bool:
+    """Whether nights would be planned the same now: by the newest version, the horizon, its terms and histograms."""
+    if find_dataset(config.dataset) != nights.version:
+        return False
+    horizon = drafted_horizon(config, nights.version)
+    if (horizon.number, horizon.arrivals) != (nights.horizon.number, nights.horizon.arrivals):
+        return False
+    fixed = open_catalog().stream(_key(config, horizon.number))
+    if fixed is not None:
+        return StreamTerms.model_validate(fixed).model_dump(mode="json") == nights.terms.model_dump(mode="json")
+    return nights.counted == tuple(one.key for one in _counted(config, _first_version(horizon)))
 
 
 def plan_nights(config: TrainingConfig, version: DatasetRef) -> Nights:
@@ -147,7 +177,8 @@ def plan_nights(config: TrainingConfig, version: DatasetRef) -> Nights:
         (:mod:`tasks.preparation.streams`).
     """
     horizon = drafted_horizon(config, version)
-    last, terms = len(horizon.arrivals), _terms(config, horizon)
+    terms, counted = _terms(config, horizon)
+    last = len(horizon.arrivals)
     normalisation = _normalisation(config, columns=terms.column_map is not None)
     store = open_releases()
     stored = [store.exists(one) for one in terms.release.night_keys[:last]]
@@ -157,19 +188,22 @@ def plan_nights(config: TrainingConfig, version: DatasetRef) -> Nights:
     people = bool(unreleased[-1].normalised.source.person)
     each = [_sizes(config, horizon, night, people=people) for night in range(1, last + 1)]
     return Nights(
+        version=version,
+        horizon=horizon,
+        counted=tuple(one.key for one in counted),
         terms=terms,
         unreleased=unreleased,
         arrived=tuple(sum(sizes) for sizes in zip(*each, strict=True)),
     )
 
 
-def _terms(config: TrainingConfig, horizon: Horizon) -> StreamTerms:
-    """Return what a horizon releases: as it was fixed, or as it would be now."""
+def _terms(config: TrainingConfig, horizon: Horizon) -> tuple[StreamTerms, Sequence[PlannedRelease]]:
+    """Return what a horizon releases, as it was fixed or as it would be now, and the histograms that were looked at."""
     catalog, key = open_catalog(), _key(config, horizon.number)
     kept = catalog.stream(key)
     if kept is not None:
-        return StreamTerms.model_validate(kept)
-    registered = dataset_ref(current_layout(), horizon.arrivals[0].version)
+        return StreamTerms.model_validate(kept), ()
+    registered = _first_version(horizon)
     counted = _counted(config, registered)
     terms = _terms_on(config, horizon, _normalisation(config, columns=bool(counted)), counted)
     if counted and not terms.counts:
@@ -177,7 +211,11 @@ def _terms(config: TrainingConfig, horizon: Horizon) -> StreamTerms:
         terms = terms.model_copy(update={"reasons": (*terms.reasons, _TOO_NOISY)})
     # Somebody else may just have fixed it.
     require_on_record(terms.release, registered, fixed=catalog.stream(key) is not None)
-    return terms
+    return terms, counted
+
+
+def _first_version(horizon: Horizon) -> DatasetRef:
+    return dataset_ref(current_layout(), horizon.arrivals[0].version)
 
 
 def _counted(config: TrainingConfig, registered: DatasetRef) -> Sequence[PlannedRelease]:

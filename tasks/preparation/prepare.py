@@ -7,7 +7,7 @@ charged: *plan, charge, materialise*.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Protocol, TypedDict
+from typing import NamedTuple, Protocol
 
 from dpalgos.guarantees import GaussianMu, Neighbours
 from dpalgos.parameters import ParameterError
@@ -25,12 +25,12 @@ from tasks.datasets.registration import default_normalisation, find_dataset
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.nights import ArrivedRows, plan_night, planned_night
 from tasks.planning.parts import Faults, check_parts
-from tasks.planning.plans import RunPlan, is_gaussian, plan_run
+from tasks.planning.plans import Draft, RunPlan, draft_run
 from tasks.planning.releases import PlannedCombination, PlannedRelease
 from tasks.planning.resolution import resolve_normalisation, resolve_system
-from tasks.planning.rows import FeatureStep, MappedRows, NormalisedRows, RowNode, Shards
+from tasks.planning.rows import FeatureStep, MappedRows, NormalisedRows, Partition, RowNode, Shards
 from tasks.preparation.grouping import plan_groups
-from tasks.preparation.nightly_rows import plan_nights, record_tonight
+from tasks.preparation.nightly_rows import Nights, are_current, plan_nights, record_tonight
 from tasks.preparation.normalisation import plan_normalisation, require_source
 from tasks.preparation.paid_counts import described_columns, require_no_counts
 from tasks.preparation.partitions import plan_partition, shards_of
@@ -41,46 +41,54 @@ PlanNode = RowNode | ArrivedRows | PlannedRelease | PlannedCombination
 """A node of a plan: what is made of rows, a release, or what the server makes of releases."""
 
 
+class LookedUp(NamedTuple):
+    """What registered rows were planned by, so that it can be looked up again.
+
+    Attributes
+    ----------
+    version : str
+        The data set's newest; empty where rows are nowhere registered.
+    columns : bool
+        Whether histograms of its columns were looked for.
+    counted : tuple of str
+        The keys of those that were there.
+    """
+
+    version: str = ""
+    columns: bool = False
+    counted: tuple[str, ...] = ()
+
+
+_NOTHING = LookedUp()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
-    """The plan of a run.
+class PreparedRun:
+    """The whole plan of a run.
 
     Attributes
     ----------
     config : TrainingConfig
         It names its delta.
-    plan : RunPlan or None
-        What is released. None where only what public rows contain decides whose they are: then :attr:`nodes` end with
-        the partition that says so.
+    plan : RunPlan
+        What is released.
     shards : Shards
-        The rows that the run's releases read, of a night tonight's; none where there is no plan yet.
+        The rows that the run's releases read, of a night tonight's.
     nodes : mapping of key to node
         All that is made, each after its inputs: normalised versions, public maps, mapped versions, partitions,
         releases, what the server makes of them, evaluations.
     released : tuple of str
         Keys of earlier releases that something of this is made of: those of earlier nights, counts of columns.
+    looked_up : LookedUp
+        For :func:`is_current`.
     """
 
     config: TrainingConfig
-    plan: RunPlan | None
+    plan: RunPlan
     shards: Shards
     nodes: Mapping[str, PlanNode]
     released: tuple[str, ...] = ()
-
-    def is_of(self, config: TrainingConfig) -> bool:
-        """Whether it is the plan of a configuration, which may name no delta."""
-        return self.config in (config, config.model_copy(update={"delta": self.config.delta}))
-
-    @property
-    def pays_for_counts(self) -> bool:
-        """Whether histograms of the columns are among what it releases itself."""
-        return self.plan is not None and any(one.key not in self.plan.before for one in self.plan.counts)
-
-    @property
-    def whole(self) -> RunPlan:
-        """The plan, where it does not wait for rows."""
-        assert self.plan is not None, "the rows are divided first"
-        return self.plan
+    looked_up: LookedUp = _NOTHING
 
     @property
     def releases(self) -> list[str]:
@@ -96,6 +104,90 @@ class Prepared:
         return {node.key: node for node in made_of_rows}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedNight(PreparedRun):
+    """The whole plan of a night, and of the nights before it that nobody made a release of.
+
+    Attributes
+    ----------
+    nights : Nights
+        The horizon as it stands with tonight's rows: what :func:`record_night` puts on record.
+    """
+
+    nights: Nights
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AwaitingPartition:
+    """A run on public rows of which only what they contain decides whose they are, so that there is no plan yet.
+
+    Attributes
+    ----------
+    config : TrainingConfig
+        It names its delta.
+    registered : DatasetRef
+    nodes : mapping of key to node
+        What is made of rows, each after its inputs; the partition comes last.
+    partition : Partition
+        What divides the rows.
+    features : tuple of FeatureStep
+        Public maps that the rows have passed through.
+    columns : bool
+        Whether it is known which features are which column's.
+    groups : AlgorithmSpec or None
+        The public map of a row to its group, where the run is measured by group.
+    """
+
+    config: TrainingConfig
+    registered: DatasetRef
+    nodes: Mapping[str, RowNode]
+    partition: Partition
+    features: tuple[FeatureStep, ...]
+    columns: bool
+    groups: AlgorithmSpec | None
+
+    @property
+    def rows(self) -> Mapping[str, RowNode]:
+        """What is made of rows: all of it."""
+        return self.nodes
+
+
+Prepared = PreparedRun | AwaitingPartition
+"""What there is to know of a run before it is charged: its whole plan, or what has to be made before there is one."""
+
+
+def whole(prepared: Prepared) -> PreparedRun:
+    """Return a plan that waits for nothing.
+
+    Raises
+    ------
+    InputError
+        If only the rows' content decides on it.
+    """
+    if isinstance(prepared, AwaitingPartition):
+        raise InputError(
+            f"partition {prepared.config.partition} depends on what rows contain: the plan is known only at the run"
+        )
+    return prepared
+
+
+class Drafted(Protocol):
+    """All of a run but its budgets."""
+
+    @property
+    def is_gaussian(self) -> bool:
+        """Whether every loss of the plan is Gaussian, so that it spends no delta."""
+        ...
+
+    def at_delta(self, delta: float) -> "Drafted":
+        """Return the draft at another delta."""
+        ...
+
+    def prepared(self) -> PreparedRun:
+        """Return the plan: the draft with budgets fitted to the target."""
+        ...
+
+
 class References(Protocol):
     """What is known of rows before any of them is read."""
 
@@ -104,20 +196,9 @@ class References(Protocol):
         """The account's at its opening; None where nobody here knows one."""
         ...
 
-    def is_gaussian(self, config: TrainingConfig) -> bool:
-        """Whether every loss of the plan is Gaussian, so that it spends no delta."""
+    def draft(self, config: TrainingConfig) -> Drafted:
+        """Return all of a run but its budgets, at the delta that the configuration names."""
         ...
-
-    def prepared(self, config: TrainingConfig) -> Prepared:
-        """Return the plan of a configuration that names its delta."""
-        ...
-
-
-class _Known(TypedDict):
-    relation: Neighbours
-    features: Sequence[FeatureStep]
-    counted: Sequence[PlannedRelease]
-    groups: AlgorithmSpec | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,25 +232,37 @@ class AllRows:
     counted: tuple[PlannedRelease, ...] = ()
     groups: AlgorithmSpec | None = None
 
-    def is_gaussian(self, config: TrainingConfig) -> bool:
-        """Whether every loss of the plan is Gaussian."""
-        return is_gaussian(config, self.training, self.held_out, **self._known)
+    def draft(self, config: TrainingConfig) -> Drafted:
+        """Return all of a run but its budgets."""
+        draft = draft_run(
+            config,
+            self.training,
+            self.held_out,
+            relation=self.relation,
+            features=self.features,
+            counted=self.counted,
+            groups=self.groups,
+        )
+        return _DraftedRun(references=self, draft=draft)
 
-    def prepared(self, config: TrainingConfig) -> Prepared:
-        """Return the plan."""
-        plan = plan_run(config, self.training, self.held_out, **self._known)
-        shards = Shards(training=tuple(self.training), held_out=next(iter(self.held_out), None))
-        nodes = {**self.nodes, **plan.nodes}
-        return Prepared(config=config, plan=plan, shards=shards, nodes=nodes, released=plan.before)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _DraftedRun:
+    references: AllRows
+    draft: Draft
 
     @property
-    def _known(self) -> _Known:
-        return {
-            "relation": self.relation,
-            "features": self.features,
-            "counted": self.counted,
-            "groups": self.groups,
-        }
+    def is_gaussian(self) -> bool:
+        return self.draft.is_gaussian
+
+    def at_delta(self, delta: float) -> Drafted:
+        return replace(self, draft=self.draft.at_delta(delta))
+
+    def prepared(self) -> PreparedRun:
+        plan, rows = self.draft.fitted(), self.references
+        shards = Shards(training=tuple(rows.training), held_out=next(iter(rows.held_out), None))
+        nodes = {**rows.nodes, **plan.nodes}
+        return PreparedRun(config=self.draft.config, plan=plan, shards=shards, nodes=nodes, released=plan.before)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,17 +272,30 @@ class Tonight:
     registered: DatasetRef
     cap: Cap | None
 
-    def is_gaussian(self, config: TrainingConfig) -> bool:
-        """Whether every loss of the horizon is Gaussian."""
-        terms = plan_nights(config, self.registered).terms
-        return all(isinstance(loss, GaussianMu) for loss in terms.release.guarantee().losses)
+    def draft(self, config: TrainingConfig) -> Drafted:
+        """Return the nights so far; the horizon's budget is part of its terms."""
+        return _DraftedNight(references=self, config=config, nights=plan_nights(config, self.registered))
 
-    def prepared(self, config: TrainingConfig) -> Prepared:
-        """Return the plan of tonight, and of the nights of which nobody made a release."""
-        nights = plan_nights(config, self.registered)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _DraftedNight:
+    references: Tonight
+    config: TrainingConfig
+    nights: Nights
+
+    @property
+    def is_gaussian(self) -> bool:
+        return all(isinstance(loss, GaussianMu) for loss in self.nights.terms.release.guarantee().losses)
+
+    def at_delta(self, delta: float) -> Drafted:
+        # At another delta it is another horizon, which may be on record.
+        return self.references.draft(self.config.model_copy(update={"delta": delta}))
+
+    def prepared(self) -> PreparedNight:
+        nights = self.nights
         tonight = nights.unreleased[-1]
         plan = plan_night(
-            nights.terms, config, tonight.night, tonight.shards, tonight.versions, nights.arrived, tonight.features
+            nights.terms, self.config, tonight.night, tonight.shards, tonight.versions, nights.arrived, tonight.features
         )
         nodes: dict[str, PlanNode] = {one.key: one for one in plan.projections}
         if plan.column_map is not None:
@@ -203,19 +309,24 @@ class Tonight:
         assert model is not None, "a night has a model of all nights so far"
         nodes[model.key] = model
         released = (*plan.before, *(key for key in model.upstream if key not in nodes))
-        return Prepared(config=config, plan=plan, shards=arrived.shards, nodes=nodes, released=released)
+        return PreparedNight(
+            config=self.config, plan=plan, shards=arrived.shards, nodes=nodes, released=released, nights=nights
+        )
 
 
-def prepare(config: TrainingConfig, divided: Shards | None = None) -> Prepared:
+def prepare(config: TrainingConfig) -> Prepared:
     """Return the plan of a run on registered rows: the one that a run charges and carries out.
 
     Parameters
     ----------
     config : TrainingConfig
         All of it says what a run is.
-    divided : Shards, optional
-        The rows as a partition has divided them that goes by what public rows contain: the one thing that must be made
-        before the plan is whole. Without it, such a run has no plan yet.
+
+    Returns
+    -------
+    Prepared
+        An :class:`AwaitingPartition` where the partition goes by what public rows contain: once these are divided,
+        :func:`prepare_divided` makes it whole.
 
     Raises
     ------
@@ -226,10 +337,10 @@ def prepare(config: TrainingConfig, divided: Shards | None = None) -> Prepared:
     """
     registered, faults = find_dataset(config.dataset), Faults()
     check_parts(config, registered, faults)
-    cap, positive = opening_cap(config.dataset), config.positive or _declared_positive(registered)
     if config.horizon is not None:
         faults.raise_all()
-        return with_positive(prepare_over(config, Tonight(registered=registered, cap=cap)), positive)
+        tonight = prepare_over(config, Tonight(registered=registered, cap=opening_cap(config.dataset)))
+        return with_positive(tonight, config.positive or _declared_positive(registered))
     name = resolve_normalisation(config, default_normalisation(config.dataset), table=bool(registered.columns))
     normalised = faults.of(lambda: require_source(plan_normalisation(registered, name)))
     source = registered if normalised is None else normalised.rows
@@ -237,33 +348,56 @@ def prepare(config: TrainingConfig, divided: Shards | None = None) -> Prepared:
     mapped = plan_mapping(source, features) if features else None
     groups = faults.of(lambda: plan_groups(registered, config, name))
     partition = faults.of(lambda: plan_partition(source if mapped is None else mapped.rows, config, registered))
-    shards = divided
+    shards = None
     if partition is not None and not partition.reads_rows:
         shards = faults.of(partial(shards_of, partition))
     faults.raise_all()
     assert normalised is not None, "what is not planned was a fault"
     assert partition is not None, "what is not planned was a fault"
-    nodes = {**_nodes_of(normalised, mapped), partition.key: partition}
+    undivided = AwaitingPartition(
+        config=config,
+        registered=registered,
+        nodes={**_nodes_of(normalised, mapped), partition.key: partition},
+        partition=partition,
+        features=features,
+        columns=bool(normalised.rows.columns),
+        groups=groups,
+    )
     if shards is None:
         # Public rows have no cap, so that the delta does not wait for them.
-        named = config.model_copy(update={"delta": config.stated_delta})
-        return Prepared(config=named, plan=None, shards=Shards(training=()), nodes=nodes)
+        return replace(undivided, config=config.model_copy(update={"delta": config.stated_delta}))
+    return prepare_divided(undivided, shards)
+
+
+def prepare_divided(undivided: AwaitingPartition, shards: Shards) -> PreparedRun:
+    """Return the plan of a run whose rows are divided.
+
+    Parameters
+    ----------
+    undivided : AwaitingPartition
+    shards : Shards
+        What its partition has made of the rows.
+
+    Raises
+    ------
+    InputError, ParameterError, RefusedError
+        As :func:`prepare_over` does.
+    """
+    config = undivided.config
     references = AllRows(
         training=shards.training,
         held_out=() if shards.held_out is None else (shards.held_out,),
         relation=relation_of(config.dataset),
-        cap=cap,
-        features=features,
-        nodes=nodes,
-        groups=groups,
+        cap=opening_cap(config.dataset),
+        features=undivided.features,
+        nodes=undivided.nodes,
+        groups=undivided.groups,
     )
-    counted: Sequence[PlannedRelease] = []
-    if normalised.rows.columns:
-        relation, (_, _, trust, _) = config.neighbours or references.relation, resolve_system(config)
-        counted = described_columns(registered, relation, trust, config.counts_of)
-    else:
+    if not undivided.columns:
         require_no_counts(config)
-    return with_positive(_over_counts(config, references, counted), positive)
+    looked_up, counted = _look_up(config, undivided.registered, columns=undivided.columns)
+    prepared = replace(_over_counts(config, references, counted), looked_up=looked_up)
+    return with_positive(prepared, config.positive or _declared_positive(undivided.registered))
 
 
 def _declared_positive(registered: DatasetRef) -> str | None:
@@ -276,7 +410,7 @@ def _declared_positive(registered: DatasetRef) -> str | None:
     )
 
 
-def with_positive(prepared: Prepared, positive: str | None) -> Prepared:
+def with_positive(prepared: PreparedRun, positive: str | None) -> PreparedRun:
     """Return a plan whose results are of this one of two classes; None for the last declared one.
 
     What is released does not depend on it.
@@ -286,7 +420,7 @@ def with_positive(prepared: Prepared, positive: str | None) -> Prepared:
     ParameterError
         If it is not one of two classes.
     """
-    if positive is None or prepared.plan is None:
+    if positive is None:
         return prepared
     found = prepared.plan.identity
     classes = found.dataset.classes
@@ -297,7 +431,34 @@ def with_positive(prepared: Prepared, positive: str | None) -> Prepared:
     return replace(prepared, plan=prepared.plan.model_copy(update={"identity": named}))
 
 
-def _over_counts(config: TrainingConfig, references: AllRows, counted: Sequence[PlannedRelease]) -> Prepared:
+def is_current(prepared: Prepared) -> bool:
+    """Whether a plan that was looked at before would be made again as it is: of rows that are registered.
+
+    A version may have been registered since, a night may have come, and histograms of the columns may have been
+    released: then these cost the run nothing, and counts of its own would be paid for out of the training's share.
+    """
+    config = prepared.config
+    if isinstance(prepared, PreparedNight):
+        return are_current(config, prepared.nights)
+    registered = find_dataset(config.dataset)
+    if isinstance(prepared, AwaitingPartition):
+        return registered == prepared.registered
+    known = prepared.looked_up
+    return registered.version == known.version and _look_up(config, registered, columns=known.columns)[0] == known
+
+
+def _look_up(
+    config: TrainingConfig, registered: DatasetRef, *, columns: bool
+) -> tuple[LookedUp, Sequence[PlannedRelease]]:
+    """Return what a run is planned by, and the histograms that its map of columns may be made of."""
+    if not columns:
+        return LookedUp(registered.version), ()
+    relation, (_, _, trust, _) = config.neighbours or relation_of(config.dataset), resolve_system(config)
+    counted = described_columns(registered, relation, trust, config.counts_of)
+    return LookedUp(registered.version, columns, tuple(one.key for one in counted)), counted
+
+
+def _over_counts(config: TrainingConfig, references: AllRows, counted: Sequence[PlannedRelease]) -> PreparedRun:
     """Return the plan of a run whose map of columns may be made of histograms that were released before.
 
     Which were there when the run was charged is part of its releases' identities: of the plans that there have been,
@@ -308,67 +469,72 @@ def _over_counts(config: TrainingConfig, references: AllRows, counted: Sequence[
     prepared = prepare_over(config, references)
     ledger = open_ledger() if counted else None
     for number in range(1, len(counted) + 1):
-        if ledger is None or ledger.is_charged(prepared.whole.models[0].key):
+        if ledger is None or ledger.is_charged(prepared.plan.models[0].key):
             break
         prepared = prepare_over(config, replace(references, counted=tuple(counted[:number])))
     return prepared
 
 
-def prepare_over(config: TrainingConfig, references: References) -> Prepared:
+def prepare_over(config: TrainingConfig, references: References) -> PreparedRun:
     """Return the plan of a run over rows of which only references are known.
+
+    It is drafted once, and budgets are fitted to that draft. A configuration that names no delta takes a share of the
+    cap's at the account's opening, by the kinds of losses in the draft. A plan of Gaussian losses alone spends no
+    delta; it takes :data:`dpalgos.accounting.spending.GAUSSIAN_PART` of the cap's, at which its epsilon buys most.
+    Every other plan takes a tenth, so that others have room. Both are constants of the account: neither what was
+    charged nor a raised cap moves them, and so nor the run's identity and price. Where a system chooses its parts by
+    delta, the kinds are those of the parts at the first of the two.
 
     Raises
     ------
     InputError, ParameterError, RefusedError
-        As :func:`tasks.planning.plans.plan_run` and :func:`tasks.preparation.nightly_rows.plan_nights` do.
+        As :func:`tasks.planning.plans.draft_run` and :func:`tasks.preparation.nightly_rows.plan_nights` do.
     """
-    return with_positive(references.prepared(with_default_delta(config, references)), config.positive)
+    return with_positive(_drafted_at_its_delta(config, references).prepared(), config.positive)
 
 
-def with_default_delta(config: TrainingConfig, references: References) -> TrainingConfig:
-    """Return a configuration that names its delta: where it does not, a share of the cap's at the account's opening.
-
-    A plan of Gaussian losses alone spends no delta; it takes :data:`dpalgos.accounting.spending.GAUSSIAN_PART` of the
-    cap's, at which its epsilon buys most. Every other plan takes a tenth, so that others have room. Both are constants
-    of the account: neither what was charged nor a raised cap moves them, and so nor the run's identity and price.
-    """
+def _drafted_at_its_delta(config: TrainingConfig, references: References) -> Drafted:
     if config.delta is not None:
-        return config
+        return references.draft(config)
     if references.cap is None:
-        return config.model_copy(update={"delta": config.stated_delta})
-    gaussian = config.model_copy(update={"delta": gaussian_delta(references.cap.delta)})
-    if _spends_no_delta(gaussian, references):
-        return gaussian
-    return config.model_copy(update={"delta": tenth(references.cap.delta)})
+        return references.draft(config.model_copy(update={"delta": config.stated_delta}))
+    usual = config.model_copy(update={"delta": tenth(references.cap.delta)})
+    draft = _drafted(config.model_copy(update={"delta": gaussian_delta(references.cap.delta)}), references)
+    if draft is None:
+        # What cannot be planned is refused by its plan, at any delta.
+        return references.draft(usual)
+    drafted, gaussian = draft
+    return drafted if gaussian else drafted.at_delta(usual.stated_delta)
 
 
-def _spends_no_delta(config: TrainingConfig, references: References) -> bool:
-    """Whether all that a run would release is Gaussian; what cannot be planned is refused by its plan, at any delta."""
-    if config.epsilon is None:
-        # How much of each there is does not change the kinds of losses.
-        config = config.model_copy(update={"epsilon": 1.0})
+def _drafted(config: TrainingConfig, references: References) -> tuple[Drafted, bool] | None:
+    """Return a draft and whether all its losses are Gaussian; None where there is none at this delta."""
     try:
-        return references.is_gaussian(config)
+        drafted = references.draft(config)
+        return drafted, drafted.is_gaussian
     except RefusedError:
         # A horizon that must not go on is refused: at another delta it would be another horizon.
         if config.horizon is not None:
             raise
-        return False
+        return None
     except (InputError, ParameterError, SecureAggregationError):
-        return False
+        return None
 
 
-def record_night(prepared: Prepared) -> Prepared:
-    """Record that tonight's rows have arrived, and with the first night what its horizon releases; plan it as recorded.
+def record_night(prepared: PreparedNight) -> bool:
+    """Record that tonight's rows have arrived, and with the first night what its horizon releases, as planned.
+
+    Returns
+    -------
+    bool
+        Whether that is on record. If not, rows arrived since, nothing was recorded, and the night is planned anew.
 
     Raises
     ------
-    InputError, RefusedError, ParameterError
+    InputError, RefusedError
         As :func:`tasks.preparation.nightly_rows.record_tonight` does.
     """
-    config = prepared.config
-    record_tonight(config, find_dataset(config.dataset))
-    return prepare(config)
+    return record_tonight(prepared.config, prepared.nights)
 
 
 def _nodes_of(normalised: NormalisedRows, mapped: MappedRows | None) -> dict[str, RowNode]:

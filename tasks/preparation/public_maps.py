@@ -41,9 +41,9 @@ from tasks.runtime.stores import open_releases
 
 
 def plan_features(dataset: DatasetRef, config: AlgorithmSettings) -> tuple[FeatureStep, ...]:
-    """Return the public maps that a configuration puts before everything else; no row is read.
+    """Return the public maps that a configuration puts before everything else; no row is read and nothing is stored.
 
-    An encoder's file is read, tried on a synthetic row, and copied into the root by its content.
+    An encoder's file is read and tried on a synthetic row. :func:`make_map` copies it into the root, by its content.
 
     Parameters
     ----------
@@ -84,21 +84,43 @@ def plan_mapping(dataset: DatasetRef, features: Sequence[FeatureStep]) -> Mapped
 
 
 def make_map(feature: FeatureStep) -> RowFeatures:
-    """Return a public map; it is made of what it is planned of, unless it is stored. The rows are not looked at."""
+    """Return a public map; it is made of what it is planned of, unless it is stored. The rows are not looked at.
+
+    Raises
+    ------
+    InputError
+        If an encoder's file is no longer there, or no longer the one that was planned with.
+    """
     if open_releases().exists(feature.key):
         return stored_map(feature.key)
-    assert feature.algorithm is not None, "a map that was read from a file is stored"
-    if feature.public is None:
+    if feature.file is not None:
+        row_features = map_in_file(feature)
+    elif feature.public is None:
         setting = Setting(sizes=(), dimension=feature.takes, classes=feature.classes)
-        row_features: RowFeatures = feature.algorithm.build().fit(
-            (), setting, KeyedNoise(public_secret(0), feature.key)
-        )
+        row_features = feature.algorithm.build().fit((), setting, KeyedNoise(public_secret(0), feature.key))
     else:
         before, rows = [stored_map(key) for key in feature.before], feature.public.rows
         width = before[-1].dimension if before else rows.dimension
         learner = construct(PublicRowsWhitening, "public", feature.algorithm.parameters)
         row_features = learner.learn(_Mapped(rows, _through(before)), width, rows.rows, max(len(rows.classes), 1))
     return _store(feature.key, feature.label, row_features)
+
+
+def map_in_file(feature: FeatureStep) -> RowFeatures:
+    """Return the map that an encoder's file holds; nothing is stored.
+
+    Raises
+    ------
+    InputError
+        If the file is no longer there, or no longer the one that was planned with.
+    """
+    assert feature.file is not None, f"{feature.label} is no map of a file"
+    spec, path = feature.algorithm, Path(feature.file)
+    encoder: FileMap = construct(lookup(spec.kind, spec.name), spec.name, spec.parameters)
+    features = encoder.read(_content(path, encoder.largest), feature.takes)
+    if _file_identity(spec.name, features, feature.takes) != feature.key:
+        raise InputError(f"{path} is no longer the file that the run was planned with: start the run again")
+    return features
 
 
 def make_mapped(node: MappedRows) -> DatasetRef:
@@ -192,6 +214,8 @@ def public_map(spec: AlgorithmSpec, setting: Setting) -> RowFeatures:
         return step
     whole = spec.build().stored_as(spec, setting.dimension)
     key = _map_identity(whole, setting.dimension)
+    if open_releases().exists(key):
+        open_releases().remove_damaged(key)
     stored = _store(key, spec.name, whole.build().fit((), setting, KeyedNoise(public_secret(0), key)))
     return cast(RowFeatures, spec.build().part_of(stored))
 
@@ -226,14 +250,13 @@ def found_map(release: PlannedRelease, algorithm: PublicMap) -> RowFeatures | Pr
 
 
 def find_public_map(spec: AlgorithmSpec, setting: Setting) -> RowFeatures | None:
-    """Return what :func:`public_map` has made and kept; None where it has not. A damaged one is removed."""
+    """Return what :func:`public_map` has made and kept; None where it has not, or where that is damaged."""
     key = _map_identity(spec.build().stored_as(spec, setting.dimension), setting.dimension)
     if not open_releases().exists(key):
         return None
     try:
         return cast(RowFeatures, spec.build().part_of(stored_map(key)))
     except DamagedError:
-        open_releases().remove_damaged(key)
         return None
 
 
@@ -270,16 +293,27 @@ def _map_identity(spec: AlgorithmSpec, dimension: int) -> str:
 
 
 def _from_file(dataset: DatasetRef, name: str, file: str, parameters: dict[str, object]) -> FeatureStep:
-    cls = lookup("encoders", name)
-    encoder: FileMap = construct(cls, name, parameters)
-    content = _content(Path(file).expanduser(), encoder.largest)
+    encoder: FileMap = construct(lookup("encoders", name), name, parameters)
+    path = Path(file).expanduser()
+    content = _content(path, encoder.largest)
     features = encoder.read(content, dataset.dimension)
     outside = encoder.outside(content)
+    return FeatureStep(
+        key=_file_identity(name, features, dataset.dimension),
+        label=name,
+        dimension=features.dimension,
+        **_taking(dataset),
+        algorithm=AlgorithmSpec("encoders", name, parameters),
+        # Whoever makes the map may stand in another folder.
+        file=str(path.absolute()),
+        outside=outside,
+    )
+
+
+def _file_identity(name: str, features: RowFeatures, dimension: int) -> str:
     # The map's arrays hold the file, so that the outside code's digest and the identity are of the same bytes.
     digest = ReleaseStore.digest_of({}, features.arrays())
-    key = identity(map=[name, digest, dataset.dimension], code=code_version(cls))
-    _store(key, name, features)
-    return FeatureStep(key=key, label=name, dimension=features.dimension, **_taking(dataset), outside=outside)
+    return identity(map=[name, digest, dimension], code=code_version(lookup("encoders", name)))
 
 
 def _content(path: Path, largest: int) -> bytes:

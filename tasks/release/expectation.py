@@ -16,7 +16,6 @@ from dpalgos.resources import room_for
 from dpalgos.rows import cores
 from dpalgos.trainers.tuned import Tuned
 from storage.confined import kept_memory
-from storage.errors import InputError
 from storage.refs import DatasetRef, ShardRef
 from storage.rowfiles import RowFormat
 from tasks.accounts.ledger import open_ledger
@@ -27,6 +26,7 @@ from tasks.planning.plans import RunPlan
 from tasks.planning.releases import PlannedRelease
 from tasks.planning.rows import MappedRows, NormalisedRows
 from tasks.preparation.mapped_rows import PublicView, are_kept, has_room, is_worth_keeping, part_of
+from tasks.preparation.prepare import whole
 from tasks.preparation.public_maps import are_features_kept, are_made, encoding, found_map, public_maps_of
 from tasks.release.preflight import require_feasible
 from tasks.release.prices import Price, price_of, with_epsilon
@@ -284,11 +284,7 @@ def expect_run(config: TrainingConfig) -> Expectation:
         As :func:`~tasks.release.preflight.require_feasible` does, and where only the rows' content decides what would
         run.
     """
-    prepared = require_feasible(with_epsilon(config, find_dataset(config.dataset)))
-    if prepared.plan is None:
-        raise InputError(
-            f"partition {config.partition} depends on what rows contain: the plan is known only at the run"
-        )
+    prepared = whole(require_feasible(with_epsilon(config, find_dataset(config.dataset))))
     plan, shards, layout = prepared.plan, prepared.shards.all, current_layout()
     nodes = [one for one in prepared.nodes.values() if isinstance(one, NormalisedRows | MappedRows)]
     missing = [one for one in nodes if one.rows.name == config.dataset and not _is_stored(one)]

@@ -24,7 +24,7 @@ from tasks.accounts.terms import relation_of
 from tasks.datasets.registration import find_dataset
 from tasks.datasets.schedules import Schedule, sound_schedules
 from tasks.planning.configuration import TrainingConfig
-from tasks.preparation.prepare import Prepared
+from tasks.preparation.prepare import AwaitingPartition, PreparedRun
 from tasks.release.admission import request_of
 from tasks.release.preflight import require_feasible
 from tasks.runtime.stores import open_catalog
@@ -117,7 +117,7 @@ class _Priced:
         return self.again and night >= self.left and (night - self.left) % horizon == 0
 
 
-def _compared(schedule: Schedule, prepared: Prepared, others: Sequence[Schedule]) -> PlanRequest | None:
+def _compared(schedule: Schedule, prepared: PreparedRun, others: Sequence[Schedule]) -> PlanRequest | None:
     """Return what comparing one of its models with the champion is charged: the highest price of all that say one."""
     alike = [one for one in others if (one.dataset, one.config.system) == (schedule.dataset, schedule.config.system)]
     epsilon = max((one.comparison_epsilon for one in alike if one.comparison_epsilon is not None), default=None)
@@ -141,13 +141,15 @@ def _to_come(schedule: Schedule) -> str:
 def _priced(schedule: Schedule, others: Sequence[Schedule]) -> _Priced:
     try:
         prepared = require_feasible(schedule.config)
+        if isinstance(prepared, AwaitingPartition):
+            return _Priced(schedule, None)
         plan = prepared.plan
-        request, nights = None if plan is None else request_of(plan), schedule.config.horizon
+        request, nights = request_of(plan), schedule.config.horizon
         if request is not None:
             # A version to come is divided anew: who pays least here may be who has paid most elsewhere. What equal
             # plans cost in one partition that nobody has is what they cost in one each.
             request = replace(request, partition=_to_come(schedule))
-        if plan is None or request is None or nights is None:
+        if request is None or nights is None:
             compared = None if request is None else _compared(schedule, prepared, others)
             return _Priced(schedule, request, comparison=compared)
         horizons, person = open_catalog().horizons(schedule.dataset), find_dataset(schedule.dataset).person

@@ -9,7 +9,7 @@ from tasks.accounts.ledger import open_ledger
 from tasks.accounts.room import OneMore, largest_that_fits, most_that_fits, one_more_run
 from tasks.accounts.terms import tenth
 from tasks.planning.configuration import TrainingConfig
-from tasks.preparation.prepare import Prepared, prepare
+from tasks.preparation.prepare import AwaitingPartition, Prepared, prepare, whole
 from tasks.release.admission import require_admissible
 from tasks.runtime.stores import open_catalog
 
@@ -19,7 +19,7 @@ _ANOTHER = 10**18
 
 def charged_before(prepared: Prepared) -> str | None:
     """Return the private account that has paid for all that a run releases, as by one that was stopped; or None."""
-    if prepared.plan is None:
+    if isinstance(prepared, AwaitingPartition):
         return None
     paid = {release.key: release.account for release in prepared.plan.releases if release.reads_rows}
     if not paid or open_ledger().charged(paid) != paid.keys():
@@ -38,7 +38,7 @@ def require_feasible(config: TrainingConfig) -> Prepared:
     Returns
     -------
     Prepared
-        What would run; without a plan where only the rows' content decides on it.
+        What would run; an :class:`~tasks.preparation.prepare.AwaitingPartition` where only the rows' content decides.
 
     Raises
     ------
@@ -49,7 +49,7 @@ def require_feasible(config: TrainingConfig) -> Prepared:
         says what is left first, the largest epsilon of such a run that would be admitted.
     """
     prepared = prepare(config)
-    if prepared.plan is None:
+    if isinstance(prepared, AwaitingPartition):
         return prepared
     try:
         require_admissible(prepared.plan, prepared.shards.all)
@@ -103,7 +103,7 @@ def largest_epsilon(config: TrainingConfig) -> OneMore:
         prepared = require_feasible(tried)
     except OverspendError as refusal:
         return OneMore(epsilon=refusal.fits, delta=delta, run=_run_of(config))
-    fits = 0.0 if prepared.plan is None else cast(float, tried.epsilon)
+    fits = 0.0 if isinstance(prepared, AwaitingPartition) else cast(float, tried.epsilon)
     return OneMore(epsilon=fits, delta=delta, run=_run_of(config))
 
 
@@ -115,8 +115,8 @@ def _largest(config: TrainingConfig) -> float:
 
     def fits(epsilon: float) -> bool:
         try:
-            tried = prepare(config.model_copy(update={"epsilon": epsilon}))
-            require_admissible(tried.whole, tried.shards.all)
+            tried = whole(prepare(config.model_copy(update={"epsilon": epsilon})))
+            require_admissible(tried.plan, tried.shards.all)
         except (InputError, ParameterError, RefusedError, SecureAggregationError):
             return False
         return True

@@ -13,7 +13,7 @@ from tasks.accounts.outlook import spending
 from tasks.accounts.pricing import AccountingPolicy
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.parts import draws_noise
-from tasks.preparation.prepare import Prepared
+from tasks.preparation.prepare import AwaitingPartition, Prepared, PreparedRun
 from tasks.release.admission import request_of
 
 RUN_EPSILON = 1.0
@@ -154,7 +154,7 @@ def price_of(prepared: Sequence[Prepared]) -> Price | None:
     Price or None
         None for public rows, where all is charged already, and where a plan waits for what public rows contain.
     """
-    requests = [request_of(one.plan) for one in prepared if one.plan is not None]
+    requests = [request_of(one.plan) for one in prepared if isinstance(one, PreparedRun)]
     return price_of_requests([one for one in requests if one is not None])
 
 
@@ -163,7 +163,7 @@ def measures_later(prepared: Prepared) -> bool:
 
     Such a charge comes on top of what the run's epsilon has bought.
     """
-    if prepared.plan is None:
+    if isinstance(prepared, AwaitingPartition):
         return False
     ledger = open_ledger()
     models = {one.key for one in prepared.plan.models if one.reads_rows}

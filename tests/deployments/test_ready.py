@@ -20,7 +20,7 @@ from storage.layout import Layout
 from tasks.accounts.ledger import open_ledger
 from tasks.experiments.specifications import SweepSpec
 from tasks.planning.configuration import TrainingConfig
-from tasks.preparation.prepare import prepare
+from tasks.preparation.prepare import prepare, whole
 from tasks.release import admission, readiness
 from tasks.release.readiness import Afterwards
 from tests.support.chains import followed, ingest_private
@@ -266,8 +266,8 @@ def test_the_mutant_that_does_not_try_to_log_is_caught(
 def test_the_bound_of_a_model_is_below_what_it_takes(unitball: CommandLine, tmp_path: Path) -> None:
     """One number a feature of each model, told from the plan alone."""
     ingest_private(tmp_path / "input")
-    prepared = prepare(TrainingConfig.model_validate({"dataset": "clinic", **SETTINGS, "delta": 1e-5}))
-    models = [one for one in prepared.whole.releases if one.algorithm.kind == "trainers"]
+    prepared = whole(prepare(TrainingConfig.model_validate({"dataset": "clinic", **SETTINGS, "delta": 1e-5})))
+    models = [one for one in prepared.plan.releases if one.algorithm.kind == "trainers"]
     layout = Layout(unitball.root)
     before = _size(layout.releases)
     bound = Afterwards(layout, models).least_bytes() - Afterwards(layout).least_bytes()

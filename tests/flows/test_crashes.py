@@ -15,7 +15,7 @@ import pytest
 from storage.layout import Layout
 from storage.secrets import party_secret, root_secret
 from tasks.accounts.ledger import open_ledger, verify_ledger
-from tasks.datasets.registration import find_dataset
+from tasks.datasets.registration import ensure_registered
 from tasks.release import checkpoints
 from tasks.runtime.progress import observed_by
 from tests.support.chains import charges, digests, followed, ingest_private, prepare
@@ -69,7 +69,7 @@ def pattern(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         become(folder / "root", patch)
         ingest_private(folder / "input", allow_idealised=True)
-        find_dataset("digits")
+        ensure_registered("digits")
         layout = Layout(folder / "root")
         root_secret(layout)
         for party in ("0", "1", "all", "test"):

@@ -23,7 +23,7 @@ from dpalgos.parameters import ParameterError
 from dpalgos.registry import names
 from dpalgos.rows import Features, Floats, Ints, Rows
 from dpalgos.trainers.continual import FollowTheRegularisedLeader, NightSum, state_after
-from flows.federated_training import chain_inline
+from flows.federated_training import chain, chain_inline
 from storage.errors import InputError, OverspendError, RefusedError, StorageError
 from storage.ledger.ledger import OutputOutcome
 from storage.refs import Visibility
@@ -37,11 +37,13 @@ from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
 from tasks.planning import nights as planning
 from tasks.planning.nights import PlannedNight
+from tasks.preparation.prepare import PreparedNight, prepare, record_night
 from tasks.preparation.streams import Arrived
 from tasks.release import checkpoints
 from tasks.release.preflight import require_feasible
 from tasks.release.seen_rows import maps_of, rows_of
 from tasks.runtime.settings import current_layout
+from tasks.runtime.steps import inline
 from tasks.runtime.stores import open_catalog
 from tests.support.chains import charges, configured, digests
 from tests.support.command_line import CommandLine
@@ -278,6 +280,27 @@ def test_a_horizon_above_the_cap_opens_nothing(root: Path, tmp_path: Path) -> No
         chain_inline(configured(**{**GIVEN, "horizon": 365}, epsilon=50.0))
     assert open_catalog().horizons("clinic") == []
     assert chain_inline(configured(**GIVEN)).dataset.rows == 20
+
+
+def test_a_night_is_recorded_as_it_was_planned_or_planned_again(root: Path, tmp_path: Path) -> None:
+    """Rows that come between the plan and the record are in no night that was planned without them."""
+    rows = lines(40, tmp_path / "rows")
+    arrive(rows[:20], tmp_path)
+    planned = prepare(configured(**GIVEN))
+    assert isinstance(planned, PreparedNight)
+    arrive(rows, tmp_path)
+    assert not record_night(planned)
+    assert open_catalog().horizons("clinic") == []
+    with inline():
+        chained = chain(planned)
+    assert chained.dataset.rows == 40
+    (horizon,) = open_catalog().horizons("clinic")
+    assert [arrival.rows for arrival in horizon.arrivals] == [40]
+    # What is on record is what is planned, and recording it again changes nothing.
+    again = prepare(configured(**GIVEN))
+    assert isinstance(again, PreparedNight)
+    assert record_night(again)
+    assert open_catalog().horizons("clinic") == [horizon]
 
 
 @pytest.mark.parametrize(

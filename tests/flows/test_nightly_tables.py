@@ -27,7 +27,7 @@ from tasks.datasets.request import IngestRequest
 from tasks.exports.archive import export_run
 from tasks.exports.verifying import verify
 from tasks.planning.nights import NightPlan
-from tasks.preparation.prepare import prepare
+from tasks.preparation.prepare import prepare, whole
 from tasks.release import checkpoints
 from tasks.release.column_counts import make_counts, plan_counts
 from tasks.release.seen_rows import maps_of, rows_of
@@ -90,7 +90,7 @@ def tonight(**config: Any) -> Chained:
 
 
 def planned(**config: Any) -> NightPlan:
-    return cast(NightPlan, prepare(configured(**{**GIVEN, **config})).whole)
+    return cast(NightPlan, whole(prepare(configured(**{**GIVEN, **config}))).plan)
 
 
 def score(chained: Chained) -> float:
@@ -265,7 +265,7 @@ def test_real_labels_are_clipped_alike_in_sums_and_models(root: Path, tmp_path: 
 
 
 def prepared_shards(given: dict[str, Any]) -> Any:
-    return prepare(configured(**{**GIVEN, **given})).shards.training
+    return whole(prepare(configured(**{**GIVEN, **given}))).shards.training
 
 
 def test_nights_of_people_see_rows_through_the_map(root: Path, tmp_path: Path) -> None:

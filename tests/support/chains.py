@@ -11,7 +11,7 @@ from flows.federated_training import chain_inline
 from storage.refs import DatasetRef, ReleaseRef, Visibility
 from storage.releases import ReleaseStore
 from tasks.accounts.ledger import open_ledger
-from tasks.datasets.registration import find_dataset, ingest
+from tasks.datasets.registration import ensure_registered, find_dataset, ingest
 from tasks.datasets.request import IngestRequest
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.graph import materialise
@@ -70,6 +70,7 @@ class Prepared:
 
 def configured(dataset: str = "clinic", **config: Any) -> TrainingConfig:
     """Epsilon 1 and two parties unless said otherwise; private rows are measured, at a charge, where it is said."""
+    ensure_registered(dataset)
     public = find_dataset(dataset).visibility is Visibility.PUBLIC
     given = {"dataset": dataset, "epsilon": 1.0, "parties": 2, "evaluation": public, **config}
     return TrainingConfig.model_validate(given)
@@ -77,9 +78,9 @@ def configured(dataset: str = "clinic", **config: Any) -> TrainingConfig:
 
 def prepare(dataset: str = "clinic", **config: Any) -> Prepared:
     """Normalise, partition and plan; epsilon 1 and two parties unless said otherwise."""
-    prepared = planning.prepare(configured(dataset, **config))
+    prepared = planning.whole(planning.prepare(configured(dataset, **config)))
     materialise(prepared.rows, lambda node, _: make_rows(node))
-    return Prepared(prepared.shards.training[0].dataset, prepared.shards, prepared.whole)
+    return Prepared(prepared.shards.training[0].dataset, prepared.shards, prepared.plan)
 
 
 def followed(dataset: str = "clinic", **config: Any) -> RunResult:

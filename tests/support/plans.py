@@ -37,4 +37,4 @@ def planned(shards: list[ShardRef] | None = None, held_out: ShardRef | None = No
     """Plan a run; epsilon 1 unless said otherwise."""
     given = {"epsilon": 1.0, **config}
     references = AllRows(training=shards or shards_of(dataset_of()), held_out=() if held_out is None else (held_out,))
-    return prepare_over(TrainingConfig(**given), references).whole
+    return prepare_over(TrainingConfig(**given), references).plan

@@ -25,7 +25,7 @@ from tasks.federation.protocol import require_carried
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.graph import materialise
 from tasks.planning.rows import Shards
-from tasks.preparation.prepare import AllRows, prepare_over
+from tasks.preparation.prepare import AllRows, prepare_over, whole
 from tasks.preparation.prepare import prepare as planned
 from tasks.preparation.rows import make_rows
 from tasks.records import record
@@ -235,11 +235,11 @@ def test_parties_own_held_out_rows_are_counted_by_group_as_the_trust_model_has_i
     """Two parties train, two others hold out: one sum over both, masked under secagg, noisy at each under local."""
     bring_in(tmp_path / "input", 800)
     config = configured(algorithm="noisy-gd", trust=trust, epsilon=1000.0, evaluation=True, by="sex", parties=4)
-    prepared = planned(config)
+    prepared = whole(planned(config))
     materialise(prepared.rows, lambda node, _: make_rows(node))
-    parties, (grouping, _) = prepared.shards.training, prepared.whole.evaluations
+    parties, (grouping, _) = prepared.shards.training, prepared.plan.evaluations
     references = AllRows(training=parties[:2], held_out=parties[2:], groups=grouping.algorithm)
-    plan = prepare_over(prepared.config, references).whole
+    plan = prepare_over(prepared.config, references).plan
     counting = plan.evaluations[-1]
     assert str(counting.setting.trust) == trust
     assert counting.parties == ("2", "3")
@@ -388,7 +388,7 @@ def logged(tracked_root: Path, tmp_path: Path) -> RunResult:
     """Return the recorded result of a run by sex on a private table."""
     bring_in(tmp_path / "input", 900)
     config = configured(algorithm="noisy-gd", evaluation=True, by="sex")
-    prepared = planned(config)
+    prepared = whole(planned(config))
     return record.fn(prepared.config, *chain_inline(prepared.config))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -21,14 +22,17 @@ from storage.errors import InputError, RefusedError
 from storage.readers.by_name import BUNDLED
 from storage.refs import Visibility
 from storage.releases import ReleaseStore
-from tasks.datasets.registration import find_dataset, ingest
+from tasks.datasets.registration import ensure_registered, find_dataset, ingest
 from tasks.datasets.request import IngestRequest
 from tasks.planning.configuration import TrainingConfig
 from tasks.preparation import mapped_rows
-from tasks.preparation.public_maps import encoding
+from tasks.preparation.prepare import prepare as prepared_for
+from tasks.preparation.prepare import whole
+from tasks.preparation.public_maps import encoding, make_map
 from tasks.release.door import make_release
 from tasks.release.preflight import require_feasible
 from tasks.runtime.settings import current_layout
+from tasks.runtime.stores import open_releases
 from tasks.tracking.reporting import run_report
 from tasks.tracking.results import Chained
 from tests.support.chains import ingest_private, prepare
@@ -102,6 +106,24 @@ def test_the_logged_model_scores_raw_rows_as_the_evaluation_did(root: Path, tmp_
     assert chained.result.measured_on == "training rows"
     assert (pipeline.predict(raw) == names).mean() == chained.result.accuracy
     assert (chained.result.accuracy or 0.0) > 0.5
+
+
+def test_an_encoder_is_stored_by_the_step_that_makes_its_map(clinic: None, encoder: Path) -> None:
+    asked = TrainingConfig(**SMALL, features=f"onnx:{encoder}")
+    planned = whole(prepared_for(asked))
+    assert list(open_releases().keys()) == []
+    (step,) = planned.plan.features
+    content = encoder.read_bytes()
+    encoder.write_bytes(linear_model(np.random.default_rng(2).normal(size=(DIMENSION, 9))))
+    with pytest.raises(InputError, match=re.escape(str(encoder))):
+        make_map(step)
+    assert list(open_releases().keys()) == []
+    encoder.write_bytes(content)
+    make_map(step)
+    assert list(open_releases().keys()) == [step.key]
+    # What is stored needs no file.
+    encoder.unlink()
+    assert make_map(step).dimension == 9
 
 
 def test_the_file_is_the_identity_and_not_its_name(clinic: None, encoder: Path, tmp_path: Path) -> None:
@@ -297,6 +319,7 @@ def test_rows_that_are_trained_on_are_no_public_rows(root: Path, tmp_path: Path)
     ingest_public(tmp_path / "public")
     with pytest.raises(RefusedError, match=r"^others"):
         require_feasible(TrainingConfig(**{**SMALL, "dataset": "others"}, public_dataset="others"))
+    ensure_registered("digits")
     with pytest.raises(InputError, match=r"^digits.*64 features"):
         require_feasible(TrainingConfig(**{**SMALL, "dataset": "others"}, public_dataset="digits"))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,24 @@ from sklearn.datasets import load_digits
 from storage.datasets import open_dataset
 from storage.errors import InputError, RefusedError, StorageError
 from storage.refs import Visibility
-from tasks.accounts.ledger import open_ledger
+from tasks.accounts.ledger import account_named, open_ledger
 from tasks.datasets import registration
-from tasks.datasets.registration import default_normalisation, describe_datasets, find_dataset, ingest, query
+from tasks.datasets.registration import (
+    default_normalisation,
+    describe_datasets,
+    ensure_registered,
+    find_dataset,
+    ingest,
+    query,
+)
 from tasks.datasets.request import IngestRequest
+from tasks.planning.configuration import TrainingConfig
+from tasks.preparation.prepare import prepare as planned
+from tasks.release.preflight import require_feasible
 from tasks.runtime.settings import current_layout
 from tasks.runtime.stores import open_catalog
 from tests.support.chains import ingest_private, prepare
+from tests.support.command_line import CommandLine
 from tests.support.data import gathered, temporaries
 from tests.support.private_rows import CLASSES, DIMENSION, PrivateRows, write_rows
 from tests.support.stating import stating
@@ -165,13 +177,56 @@ def test_a_name_stays_private_or_public(rows: PrivateRows, tmp_path: Path) -> No
         ingest(request(write_rows(tmp_path / "third.txt", 40, seed=6), name="third", account="open"))
 
 
-def test_bundled_sets_are_there_at_first_use(root: Path) -> None:
+def test_a_lookup_ingests_nothing(root: Path) -> None:
+    """Only commands, calls from Python and a flow's first step do: what plans a run has no side effects."""
+    lookups: dict[str, Callable[[], object]] = {
+        "find": lambda: find_dataset("digits"),
+        "normalisation": lambda: default_normalisation("digits"),
+        "account": lambda: account_named("digits"),
+        "query": lambda: query("digits", "SELECT 1"),
+        "plan": lambda: planned(TrainingConfig(dataset="digits", epsilon=1.0)),
+        "preflight": lambda: require_feasible(TrainingConfig(dataset="digits", epsilon=1.0)),
+    }
+    for lookup in lookups.values():
+        with pytest.raises(InputError, match="'digits'"):
+            lookup()
+    assert [one["rows"] for one in describe_datasets("digits")] == ["–"]
+    assert open_catalog().registrations() == []
+
+
+def test_public_rows_to_learn_from_are_looked_up_too(root: Path) -> None:
+    ensure_registered("iris")
+    asked = TrainingConfig(dataset="iris", public_dataset="digits", epsilon=1.0)
+    with pytest.raises(InputError, match="'digits'"):
+        planned(asked)
+    assert {one.name for one in open_catalog().registrations()} == {"iris"}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["train", "--dataset", "iris", "--epsilon", "1", "--explain"],
+        ["train", "--dataset", "iris", "--epsilon", "1", "--plan"],
+        ["datasets", "iris"],
+        ["datasets", "iris", "--sql", "SELECT count(*) FROM train"],
+        ["budget", "iris"],
+        ["schedule", "iris", "--nightly", "--epsilon", "1"],
+    ],
+)
+def test_a_command_ingests_what_comes_along(arguments: list[str], commands: CommandLine) -> None:
+    commands.succeeds(*arguments)
+    assert [one.name for one in open_catalog().registrations()] == ["iris"]
+
+
+def test_bundled_sets_are_registered_once(root: Path) -> None:
+    ensure_registered("digits", None, "iris", "digits", "nowhere")
     reference = find_dataset("digits")
     assert (reference.rows, reference.dimension, len(reference.classes), reference.private) == (1797, 64, 10, False)
     stored, labels = gathered(open_dataset(current_layout(), reference))
     digits = load_digits()
     np.testing.assert_array_equal(stored, digits.data)
     np.testing.assert_array_equal(labels, digits.target)
+    ensure_registered("digits")
     assert find_dataset("digits") == reference
     assert len(open_catalog().registrations("digits")) == 1
     with pytest.raises(InputError, match="'digit'", check=stating(value="digit", way_out="ingest")):
@@ -184,6 +239,7 @@ def test_descriptions_hold_public_words_only(rows: PrivateRows) -> None:
     assert described["rows"] == 60
     assert described["visibility"] == "private"
     assert default_normalisation("clinic") == "clip"
+    ensure_registered("iris")
     assert default_normalisation("iris") is None
     assert {entry["name"] for entry in describe_datasets()} >= {"clinic", "digits", "iris", "wine"}
 
@@ -285,5 +341,6 @@ def test_rows_of_ones_own_do_not_hide_a_bundled_set(root: Path, tmp_path: Path) 
         with pytest.raises(InputError, match="my_digits"):
             ingest(IngestRequest(name="digits", **given))
         if not known:
+            ensure_registered("digits")
             assert find_dataset("digits").rows == 1797
     ingest(IngestRequest(name="my_digits", **given))

@@ -16,14 +16,14 @@ from dpalgos.parameters import ParameterError
 from storage.errors import InputError, RefusedError
 from storage.refs import DatasetRef, ShardRef
 from storage.shards import open_shard
-from tasks.datasets.registration import find_dataset, ingest
+from tasks.datasets.registration import ensure_registered, find_dataset, ingest
 from tasks.datasets.request import IngestRequest
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.graph import materialise
 from tasks.planning.rows import Shards
 from tasks.preparation import nightly_rows
 from tasks.preparation.partitions import are_stored_whole
-from tasks.preparation.prepare import prepare, record_night
+from tasks.preparation.prepare import PreparedNight, prepare, record_night
 from tasks.preparation.rows import make_rows
 from tasks.runtime.settings import current_layout
 from tests.support.chains import ingest_private
@@ -33,6 +33,8 @@ from tests.support.rows import divided, normalised
 
 
 def divide(dataset: DatasetRef | str = "digits", **config: Any) -> Shards:
+    if isinstance(dataset, str):
+        ensure_registered(dataset)
     reference = find_dataset(dataset) if isinstance(dataset, str) else dataset
     return divided(reference, TrainingConfig(**{"dataset": reference.name, "epsilon": 1.0, **config}))
 
@@ -218,7 +220,9 @@ def dealt_by_night(
     parts = []
     for version in (old, new):
         bring_in(folder, name, [line for part in version for line in part], own=own)
-        tonight = record_night(prepare(config))
+        tonight = prepare(config)
+        assert isinstance(tonight, PreparedNight)
+        assert record_night(tonight)
         shards: Any = list(materialise(tonight.rows, lambda node, _: make_rows(node)).values())[-1]
         parts += [whole_rows(shard) if shard.rows else [] for shard in shards.training]
     return parts

@@ -33,6 +33,7 @@ from tasks.experiments.specifications import SweepSpec
 from tasks.exports.archive import export_run
 from tasks.exports.verifying import verify
 from tasks.planning.configuration import TrainingConfig
+from tasks.preparation.prepare import whole
 from tasks.records import record
 from tasks.release import metrics
 from tasks.release.admission import admit
@@ -353,7 +354,7 @@ def test_every_number_of_people_says_what_it_weighs(tracked_root: Path, tmp_path
 @pytest.mark.parametrize("most", [1, MOST])
 def test_plans_are_made_of_people(most: int, root: Path, tmp_path: Path) -> None:
     ref = bring_in(tmp_path / "input", visits(COUNTS), most=most)
-    plan = require_feasible(TrainingConfig(dataset="visits", algorithm="noisy-gd", epsilon=1.0, parties=2)).whole
+    plan = whole(require_feasible(TrainingConfig(dataset="visits", algorithm="noisy-gd", epsilon=1.0, parties=2))).plan
     settings = [release.setting for release in (*plan.models, *plan.evaluations)]
     assert sum(sum(setting.sizes) for setting in settings) == ref.rows
     assert {setting.rows_per_person for setting in settings} == {most}

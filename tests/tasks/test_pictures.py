@@ -33,7 +33,7 @@ from tasks.datasets.request import IngestRequest
 from tasks.datasets.scales import declared_schema
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.graph import materialise
-from tasks.preparation.prepare import prepare, record_night
+from tasks.preparation.prepare import PreparedNight, prepare, record_night
 from tasks.preparation.rows import make_rows
 from tasks.runtime.settings import current_layout
 from tasks.runtime.stores import open_catalog
@@ -146,7 +146,9 @@ def test_parties_pictures_stay_with_their_party_and_place(root: Path, tmp_path: 
 def night(name: str) -> dict[str, list[int]]:
     """Return the pictures of the newest night, party by party."""
     config = TrainingConfig(dataset=name, epsilon=1.0, horizon=4, trainer="class-means", trust="central", parties=3)
-    tonight = record_night(prepare(config))
+    tonight = prepare(config)
+    assert isinstance(tonight, PreparedNight)
+    assert record_night(tonight)
     shards: Any = list(materialise(tonight.rows, lambda node, _: make_rows(node)).values())[-1]
     return {shard.party: told_by(open_shard(current_layout(), shard)) for shard in shards.training if shard.rows}
 

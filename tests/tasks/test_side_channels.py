@@ -19,7 +19,7 @@ import pytest
 from storage.errors import DamagedError, InputError, RefusedError, StorageError
 from storage.layout import Layout
 from storage.releases import ReleaseStore
-from tasks.datasets.registration import find_dataset, ingest, query
+from tasks.datasets.registration import ensure_registered, ingest, query
 from tasks.datasets.request import IngestRequest
 from tasks.experiments.results import query_results
 from tasks.release import door
@@ -363,7 +363,7 @@ def test_sql_over_rows_is_refused_for_private_sets(clinic: Clinic, monkeypatch: 
     with pytest.raises(RefusedError, match="private"):
         query("clinic", "SELECT avg(label) FROM train")
     # A public set's views read that set alone.
-    find_dataset("iris")
+    ensure_registered("iris")
     for path in Layout(clinic.root).private.rglob("*.parquet"):
         with pytest.raises(InputError):
             query("iris", f"SELECT * FROM read_parquet('{path}')")

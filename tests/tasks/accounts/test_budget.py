@@ -32,7 +32,7 @@ from tasks.accounts.pricing import AccountingPolicy
 from tasks.accounts.reports import budget_report, read_account, runs_left
 from tasks.accounts.room import one_more_run
 from tasks.accounts.terms import relation_of
-from tasks.datasets.registration import find_dataset, ingest
+from tasks.datasets.registration import ensure_registered, find_dataset, ingest
 from tasks.datasets.request import IngestRequest
 from tasks.release.admission import runs_that_fit
 from tasks.runtime.settings import current_layout
@@ -292,7 +292,7 @@ def test_a_cap_is_raised_on_record_only(clinic: PrivateRows) -> None:
     assert change.why == "the board agreed on 1 May"
     with pytest.raises(InputError, match=r"epsilon is 0\.0"):
         change_cap("clinic", 0.0, "why not")
-    find_dataset("iris")
+    ensure_registered("iris")
     with pytest.raises(RefusedError, match="public"):
         change_cap("iris", 1.0, "no")
 

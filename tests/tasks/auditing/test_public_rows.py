@@ -14,10 +14,16 @@ from dpalgos.rows import NULL_LABEL
 from storage.errors import InputError, RefusedError
 from tasks.auditing.figures import draw_membership
 from tasks.auditing.public_rows import audit_on_public_rows, canary_pairs, infer_membership, public_sample
+from tasks.datasets.registration import ensure_registered
 from tests.support.chains import ingest_private
 from tests.support.command_line import CommandLine
 
 RELATIONS = list(Neighbours)[:2]
+
+
+@pytest.fixture(autouse=True)
+def _bundled(root: Path) -> None:
+    ensure_registered("digits", "iris", "diabetes")
 
 
 @pytest.mark.parametrize("neighbours", RELATIONS)

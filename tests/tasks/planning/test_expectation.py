@@ -14,6 +14,7 @@ from dpalgos.registry import lookup, names
 from flows.federated_training import chain_inline
 from storage.confined import kept_memory
 from storage.errors import InputError
+from tasks.datasets.registration import ensure_registered
 from tasks.planning.configuration import TrainingConfig
 from tasks.release import expectation
 from tasks.release.expectation import Expectation, expect, expect_run
@@ -25,7 +26,9 @@ CORES = 2
 
 
 def expected(**config: Any) -> Expectation:
-    return expect_run(TrainingConfig.model_validate({"dataset": "iris", "epsilon": 1.0, "parties": 2, **config}))
+    asked = TrainingConfig.model_validate({"dataset": "iris", "epsilon": 1.0, "parties": 2, **config})
+    ensure_registered(asked.dataset)
+    return expect_run(asked)
 
 
 @pytest.mark.usefixtures("root")

@@ -33,7 +33,7 @@ from tasks.federation.protocol import run_name
 from tasks.planning import identity
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.nights import fix_terms
-from tasks.planning.plans import plan_run
+from tasks.planning.plans import draft_run
 from tasks.preparation import nightly_rows, normalisation, partitions, public_maps
 from tasks.release.storing import read_release
 from tests.storage.reader_samples import SAMPLES
@@ -212,7 +212,7 @@ def test_replicate_and_deadline_miss(kept: dict[str, Any]) -> None:
     shards = shards_of(dataset_of(classes=3, dimension=12, visibility="private"))
     given: dict[str, Any] = {"dataset": "synthetic", "epsilon": 1.0, "delta": 1e-6, "replicate": 3}
     timed = TrainingConfig.model_validate({**given, "algorithm": "noisy-gd", "deadline": 30.0, "deadline_miss": 1e-8})
-    plan = plan_run(timed, shards[:-1], shards[-1:])
+    plan = draft_run(timed, shards[:-1], shards[-1:]).fitted()
     nightly = TrainingConfig.model_validate({**given, "horizon": 2, "trust": "central", "trainer": "class-means"})
     horizon = Horizon(number=1, nights=2, participations=1, separation=1)
     terms = fix_terms(nightly, horizon, shards, relation=Neighbours.REPLACE_ONE).release

@@ -16,6 +16,7 @@ from dpalgos.trust.model import EVERYONE
 from storage.errors import InputError
 from storage.refs import ShardRef, TableColumn, Visibility
 from tasks.planning import plans as planning
+from tasks.planning.configuration import TrainingConfig
 from tasks.planning.plans import RunPlan
 from tasks.planning.releases import PlannedRelease
 from tests.support.plans import dataset_of, planned, shards_of
@@ -334,6 +335,34 @@ def test_of_images_too() -> None:
     images = shards_of(dataset_of(rows=90_000, image_shape=(8, 8)), (90_000,))
     asked = planned(images, algorithm="unitball", projection="hog")
     assert not any("whitened" in reason for reason in asked.reasons)
+
+
+DRAFTED: dict[str, dict[str, Any]] = {
+    "recommended": {},
+    "descent": {"algorithm": "noisy-gd"},
+    "pure": {"algorithm": "dpml"},
+    "two kinds": {"algorithm": "fed-dpdr-dpml"},
+    "tuned": {"algorithm": None, "trainer": "noisy-gd", "trust": "central", "tune": {"clip": [0.5, 0.25]}},
+}
+
+
+@pytest.mark.parametrize("name", DRAFTED)
+@pytest.mark.parametrize("mutant", [False, True])
+def test_a_draft_at_another_delta_is_the_draft_of_that_delta(
+    name: str, mutant: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mutant keeps the parts that were chosen, and what is said of them, at the first delta."""
+    shards = shards_of(dataset_of(classes=3, dimension=30, rows=6000), (2000,) * 3)
+    asked = {delta: TrainingConfig(epsilon=1.0, delta=delta, **DRAFTED[name]) for delta in (1e-3, 1e-7)}
+    first = planning.draft_run(asked[1e-3], shards)
+    if mutant:
+        monkeypatch.setattr(planning, "_resolved", lambda *_: first.resolved)
+    moved = first.at_delta(1e-7)
+    monkeypatch.undo()
+    fresh = planning.draft_run(asked[1e-7], shards)
+    assert moved.config == fresh.config
+    by_delta = name in ("recommended", "tuned")
+    assert (moved.fitted() == fresh.fitted()) is not (mutant and by_delta)
 
 
 def test_what_is_tuned_is_one_release_at_the_runs_budget() -> None:

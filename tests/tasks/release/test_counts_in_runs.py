@@ -21,7 +21,7 @@ from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.plans import Draft, RunPlan
-from tasks.preparation.prepare import prepare
+from tasks.preparation.prepare import prepare, whole
 from tasks.release import checkpoints
 from tasks.release.seen_rows import rows_of
 from tasks.release.storing import read_release
@@ -95,7 +95,7 @@ def require_training_rows_alone() -> None:
     """Run without noise, and compare what is counted with the cells of the rows that train, one by one."""
     chained = chain_inline(asked())
     counts, plan = counted(chained)
-    shards = prepare(asked()).shards
+    shards = whole(prepare(asked())).shards
     assert shards.held_out is not None
     blocks = [
         np.asarray(features, dtype=np.float64)
@@ -229,7 +229,7 @@ def test_a_run_whose_errors_cannot_be_measured_is_on_record(root: Path, tmp_path
 def test_nights_stay_linear(root: Path, tmp_path: Path) -> None:
     """A horizon's terms fix what its rows are seen through, and nothing is counted for it."""
     bring_in(tmp_path)
-    plan = prepare(TrainingConfig(dataset="clinic", epsilon=1.0, horizon=3, evaluation=False)).whole
+    plan = whole(prepare(TrainingConfig(dataset="clinic", epsilon=1.0, horizon=3, evaluation=False))).plan
     assert plan.normalisation == "unit-norm"
     assert plan.column_map is None
     assert plan.counts == ()
@@ -248,7 +248,7 @@ def test_rows_that_are_seen_through_something_else_are_not_counted(
     config: dict[str, Any], root: Path, tmp_path: Path
 ) -> None:
     bring_in(tmp_path)
-    plan = prepare(asked(**{"parameters": {}, **config})).whole
+    plan = whole(prepare(asked(**{"parameters": {}, **config}))).plan
     assert plan.column_map is None
     assert plan.counts == ()
 

@@ -280,7 +280,7 @@ def test_without_a_deadline_rows_are_read_after_the_charge_too_and_nothing_is_wa
 
 def test_rows_under_a_deadline_are_those_of_any_run(seen: list[str]) -> None:
     chains = [chain_inline(configured(**GIVEN, replicate=7, deadline=late)) for late in (None, 100.0)]
-    of_any = planning.prepare(configured(**GIVEN)).shards
+    of_any = planning.whole(planning.prepare(configured(**GIVEN))).shards
     assert are_stored_whole(of_any)
     assert {chained.dataset for chained in chains} == {of_any.training[0].dataset}
 
@@ -350,5 +350,5 @@ def test_how_long_rows_take_to_prepare_is_not_seen(root: Path, clock: Clock, mon
 
 
 def unmade(name: str) -> tuple[Any, str, Any]:
-    prepared = planning.prepare(configured(name, **NOISY, replicate=13, deadline=SECONDS))
-    return prepared.whole, "rows", lambda: vars(rows)["materialise"](prepared.rows, lambda node, _: make_rows(node))
+    prepared = planning.whole(planning.prepare(configured(name, **NOISY, replicate=13, deadline=SECONDS)))
+    return prepared.plan, "rows", lambda: vars(rows)["materialise"](prepared.rows, lambda node, _: make_rows(node))

@@ -18,11 +18,12 @@ from storage.errors import OverspendError
 from storage.ledger.charges import PlanRequest, ReleaseCharge
 from tasks.accounts.ledger import open_ledger
 from tasks.accounts.outlook import spending
+from tasks.datasets.registration import ensure_registered
 from tasks.datasets.schedules import Schedule, set_schedule
 from tasks.planning.asked import FIELDS, asked_config, asked_of
 from tasks.planning.configuration import Json, TrainingConfig
 from tasks.planning.plans import RunPlan
-from tasks.preparation.prepare import prepare
+from tasks.preparation.prepare import prepare, whole
 from tasks.release.admission import admit_plan, request_of
 from tasks.release.forecasts import _Priced, _priced, budget_histories, forecast
 from tasks.runtime.stores import open_catalog
@@ -42,13 +43,11 @@ def schedule(name: str, cron: str | None = "0 3 * * *", epsilon: float = 0.5, **
 
 
 def plan_of(config: TrainingConfig) -> RunPlan:
-    plan = prepare(config).plan
-    assert plan is not None
-    return plan
+    return whole(prepare(config)).plan
 
 
 def charge(config: TrainingConfig) -> Json:
-    return admit_plan(plan_of(config), prepare(config).shards.all)
+    return admit_plan(plan_of(config), whole(prepare(config)).shards.all)
 
 
 def charged(config: TrainingConfig, times: int) -> None:
@@ -245,6 +244,7 @@ def test_a_schedule_whose_next_run_is_refused_says_why_and_hides_no_other() -> N
 
 @pytest.mark.usefixtures("root")
 def test_public_rows_cost_no_account() -> None:
+    ensure_registered("iris")
     one = schedule("nightly", config={"dataset": "iris"})
     found, accounts = forecast([one])
     assert (found[one.full_name].runs, found[one.full_name].problem, accounts) == (None, "", [])

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from dpalgos.accounting.composition import compose
-from flows.federated_training import chain_inline, plan, with_plans
+from flows.federated_training import chain_inline
 from storage.errors import InputError, StorageError
 from storage.refs import DatasetRef
 from tasks.accounts.ledger import restore_ledger, verify_ledger
@@ -22,13 +22,12 @@ from tasks.exports.verifying import verify
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.releases import PlannedRelease
 from tasks.preparation.paid_counts import paid_counts
-from tasks.preparation.prepare import Prepared, prepare
+from tasks.preparation.prepare import PreparedRun, is_current, prepare, whole
 from tasks.release import checkpoints
 from tasks.release.column_counts import make_counts, plan_counts
 from tasks.runtime.settings import current_layout
-from tasks.runtime.steps import inline
 from tasks.tracking.results import append_result
-from tests.support.chains import charges, configured, followed
+from tests.support.chains import charges, configured, followed, ingest_private
 from tests.support.forks import die, killed
 from tests.support.stating import stating
 from tests.tasks.exports.test_exports import changed, resealed
@@ -40,8 +39,8 @@ def described(folder: Path) -> None:
     make_counts(plan_counts(find_dataset("clinic"), 2.0))
 
 
-def prepared(**config: Any) -> Prepared:
-    return prepare(TrainingConfig.model_validate({"dataset": "clinic", "epsilon": 4.0, "parties": 2, **config}))
+def prepared(**config: Any) -> PreparedRun:
+    return whole(prepare(TrainingConfig.model_validate({"dataset": "clinic", "epsilon": 4.0, "parties": 2, **config})))
 
 
 def test_counts_of_another_relation_are_not_part_of_a_guarantee(root: Path, tmp_path: Path) -> None:
@@ -50,8 +49,8 @@ def test_counts_of_another_relation_are_not_part_of_a_guarantee(root: Path, tmp_
     Printed would be one relation and one epsilon for releases of two.
     """
     described(tmp_path)
-    assert prepared().whole.before
-    other = prepared(neighbours="replace-special").whole
+    assert prepared().plan.before
+    other = prepared(neighbours="replace-special").plan
     assert {str(one.neighbours) for one in other.guarantees} == {"replace-special"}
     assert other.before == ()
     with pytest.raises(InputError, match="replace-special"):
@@ -64,12 +63,13 @@ def test_a_description_that_is_too_noisy_is_named_with_the_epsilon_that_serves(r
     config = TrainingConfig(dataset="clinic", epsilon=4.0, delta=1e-6, parties=2)
     make_counts(plan_counts(find_dataset("clinic"), 0.02))
     looked_at = prepare(config)
-    assert looked_at.pays_for_counts
-    (said,) = [reason for reason in looked_at.whole.reasons if "too noisy" in reason]
+    assert looked_at.plan.counts
+    assert not looked_at.plan.before
+    (said,) = [reason for reason in looked_at.plan.reasons if "too noisy" in reason]
     enough = float(said.split("at epsilon ")[1].split()[0])
     make_counts(plan_counts(find_dataset("clinic"), enough, delta=1e-6))
-    assert not prepare(config).pays_for_counts
-    assert not [reason for reason in prepare(config).whole.reasons if "too noisy" in reason]
+    assert whole(prepare(config)).plan.before
+    assert not [reason for reason in whole(prepare(config)).plan.reasons if "too noisy" in reason]
 
 
 def test_a_plan_that_was_looked_at_before_a_describe_ended_rests_on_its_counts(root: Path, tmp_path: Path) -> None:
@@ -77,14 +77,20 @@ def test_a_plan_that_was_looked_at_before_a_describe_ended_rests_on_its_counts(r
     bring_in(tmp_path)
     config = TrainingConfig(dataset="clinic", epsilon=4.0, parties=2)
     looked_at = prepare(config)
-    assert looked_at.pays_for_counts
+    assert is_current(looked_at)
     make_counts(plan_counts(find_dataset("clinic"), 2.0))
-    with with_plans([looked_at]), inline():
-        begun = plan(config)
-    assert begun.whole.before == tuple(one.key for one in begun.whole.counts) != ()
-    assert not begun.pays_for_counts
-    with with_plans([begun]), inline():
-        assert plan(config) is begun, "what pays for none is not made again"
+    assert not is_current(looked_at)
+    begun = whole(prepare(config))
+    assert begun.plan.before == tuple(one.key for one in begun.plan.counts) != ()
+    assert is_current(begun)
+
+
+def test_a_plan_of_an_older_version_is_not_carried_out(root: Path, tmp_path: Path) -> None:
+    ingest_private(tmp_path / "input")
+    looked_at = prepared(algorithm="noisy-gd")
+    assert is_current(looked_at)
+    ingest_private(tmp_path / "more", count=201)
+    assert not is_current(looked_at)
 
 
 @pytest.fixture
@@ -211,7 +217,7 @@ def test_what_was_charged_before_and_finished_after_changes_no_run(root: Path, t
     first = chain_inline(asked(evaluation=False)).plan
     paid = charges()
     make_counts(slow)
-    assert prepare(asked(evaluation=False)).whole.run_key == first.run_key
+    assert whole(prepare(asked(evaluation=False))).plan.run_key == first.run_key
     chain_inline(asked(evaluation=False))
     assert charges() == paid
 
@@ -219,7 +225,7 @@ def test_what_was_charged_before_and_finished_after_changes_no_run(root: Path, t
 def test_damaged_descriptions_are_said_and_charge_nothing(root: Path, tmp_path: Path) -> None:
     described(tmp_path)
     paid = charges()
-    (key,) = prepared().whole.before
+    (key,) = prepared().plan.before
     manifest = current_layout().release(key) / "manifest.json"
     manifest.write_text(manifest.read_text()[:50])
     with pytest.raises(StorageError, match=key[:12]):
@@ -240,7 +246,7 @@ def test_a_run_does_not_say_less_trust_than_its_counts_took(
 ) -> None:
     bring_in(tmp_path, parties=2)
     make_counts(plan_counts(find_dataset("clinic"), 8.0, trust=counted))
-    plan = prepare(TrainingConfig(dataset="clinic", epsilon=4.0, trust=run)).whole
+    plan = whole(prepare(TrainingConfig(dataset="clinic", epsilon=4.0, trust=run))).plan
     assert bool(plan.before) == again
     assert str(plan.trust) == run
 
@@ -285,4 +291,4 @@ def test_a_description_that_an_older_ledger_forgot_is_charged_again(root: Path, 
     assert plan_counts(find_dataset("clinic"), 2.0).paid
     assert (current_layout().release(first.key) / "arrays.npz").read_bytes() == data
     assert verify_ledger() == []
-    assert prepared().whole.before == (first.key,)
+    assert prepared().plan.before == (first.key,)

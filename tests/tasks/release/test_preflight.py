@@ -15,7 +15,7 @@ from storage.errors import DamagedError, InputError, OverspendError, RefusedErro
 from storage.refs import Visibility
 from tasks.accounts.ledger import open_ledger
 from tasks.accounts.terms import gaussian_delta
-from tasks.datasets.registration import find_dataset, ingest
+from tasks.datasets.registration import ensure_registered, find_dataset, ingest
 from tasks.datasets.request import IngestRequest
 from tasks.planning.configuration import TrainingConfig
 from tasks.preparation import prepare as planning
@@ -32,6 +32,7 @@ pytestmark = pytest.mark.usefixtures("root")
 
 def check(dataset: str = "iris", **config: Any) -> None:
     defaults = {"algorithm": "noisy-gd", "epsilon": 1.0, "parties": 2, "evaluation": dataset != "clinic"}
+    ensure_registered(dataset)
     require_feasible(TrainingConfig.model_validate({"dataset": dataset, **defaults, **config}))
 
 
@@ -54,8 +55,9 @@ def test_references_are_those_that_the_run_makes(config: dict[str, Any], private
         name = "flowers"
         ingest_private(tmp_path / "rows", 120, name=name)
     settings = TrainingConfig(dataset=name, epsilon=1.0, **{"parties": 2, **config})
+    ensure_registered(name)
     dataset = find_dataset(name)
-    planned = planning.prepare(settings)
+    planned = planning.whole(planning.prepare(settings))
     mapped = normalised(dataset, settings.normalisation or "unit-norm")
     assert planned.shards == divided(mapped, settings)
     assert planned.shards.training[0].dataset == mapped
@@ -64,7 +66,10 @@ def test_references_are_those_that_the_run_makes(config: dict[str, Any], private
 def test_what_the_rows_decide_is_left_to_the_run() -> None:
     check(partition="by-label")
     undecided = planning.prepare(TrainingConfig(dataset="iris", partition="by-label", epsilon=1.0))
-    assert (undecided.plan, undecided.config.delta) == (None, 1e-5)
+    assert isinstance(undecided, planning.AwaitingPartition)
+    assert undecided.config.delta == 1e-5
+    with pytest.raises(InputError, match="by-label"):
+        planning.whole(undecided)
 
 
 @pytest.mark.parametrize("whose", ["clinic", "others"])

@@ -15,7 +15,7 @@ from storage.errors import DamagedError, InputError, RefusedError
 from storage.ledger.charges import Decision
 from storage.ledger.ledger import Ledger
 from storage.model_records import ModelRecords
-from tasks.datasets.registration import find_dataset
+from tasks.datasets.registration import ensure_registered
 from tasks.runtime.settings import own_database
 from tasks.runtime.stores import open_model_records
 from tasks.tracking import flavor
@@ -156,7 +156,7 @@ def test_what_a_champion_needs(
     note_audit(models, "fed", "consistent", "fine")
     with pytest.raises(RefusedError, match="'digits'"):
         promote(models, "digits.fed", "2")
-    find_dataset("digits")
+    ensure_registered("digits")
     overspent = Decision(admitted=False, costs={})
     with monkeypatch.context() as patch:
         patch.setattr(Ledger, "status", lambda self, account: overspent)
@@ -187,7 +187,7 @@ def test_what_a_champion_needs(
 def test_whoever_writes_to_mlflow_makes_no_champion(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tags, aliases, metrics, parameters and versions that somebody with MLflow's password alone has written."""
     monkeypatch.setenv("UNITBALL_ROOT", str(models))
-    find_dataset("digits")
+    ensure_registered("digits")
     note_audit(models, "fed", "consistent", "fine")
     promote(models, "digits.fed", "2")
     forger = client(models)
@@ -248,7 +248,7 @@ def test_a_version_that_takes_over_a_champions_number_is_none(models: Path, monk
     first version 2 has won against it goes over to versions of these numbers.
     """
     monkeypatch.setenv("UNITBALL_ROOT", str(models))
-    find_dataset("digits")
+    ensure_registered("digits")
     note_audit(models, "fed", "consistent", "fine")
     report = a_report(parties=())
     assert report.model is not None
