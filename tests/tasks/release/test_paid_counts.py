@@ -62,7 +62,7 @@ def test_a_description_that_is_too_noisy_is_named_with_the_epsilon_that_serves(r
     bring_in(tmp_path)
     config = TrainingConfig(dataset="clinic", epsilon=4.0, delta=1e-6, parties=2)
     make_counts(plan_counts(find_dataset("clinic"), 0.02))
-    looked_at = prepare(config)
+    looked_at = whole(prepare(config))
     assert looked_at.plan.counts
     assert not looked_at.plan.before
     (said,) = [reason for reason in looked_at.plan.reasons if "too noisy" in reason]
