@@ -61,8 +61,9 @@ def test_a_price_is_what_the_plan_charges(root: Path, tmp_path: Path) -> None:
 
 
 def test_an_epsilon_is_proposed_only_where_there_is_noise(root: Path, tmp_path: Path) -> None:
-    from tasks.datasets.registration import find_dataset
+    from tasks.datasets.registration import ensure_registered, find_dataset
 
+    ensure_registered("iris")
     iris = find_dataset("iris")
     for name, epsilon in (("noisy-gd", RUN_EPSILON), ("non-private", None), ("no-such-algorithm", RUN_EPSILON)):
         config = TrainingConfig(dataset="iris", epsilon=None)
