@@ -32,7 +32,7 @@ def coverage_of(run: int, needed: float, *, reread: bool) -> float:
     counted = slice(None) if reread else train
     counts = counts_of(rows[counted], 8.0, run=run, labels=labels[counted])
     functions = column_functions(COLUMNS, "products", counts)
-    low, high = clipping_range(counts) or (0.0, 100.0)
+    low, high = clipping_range(counts)
     seen = [functions.transform(of) for of in (rows[train], rows[held], fresh)]
     square = seen[0].T @ seen[0] + 0.01 * np.eye(seen[0].shape[1])
     weights = np.linalg.solve(square, seen[0].T @ np.clip(labels[train], low, high))
