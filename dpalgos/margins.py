@@ -154,13 +154,14 @@ def _deviations(counts: Floats, deviation: float, named: Sequence[str]) -> dict[
     chosen = slice(1, 2) if size == 2 else slice(None)
     means = {"precision": precision[chosen], "recall": recall[chosen], "f1": f1[chosen], "balanced_accuracy": recall}
     found = {name: float(np.sqrt(np.square(of).sum()) / len(of)) for name, of in means.items()}
-    found |= {name: float(of) for name, of in zip(named, recall, strict=True)}
+    # Of more than twenty classes none is named.
+    found |= {name: float(of) for name, of in zip(named, recall, strict=False)}
     # Of a class that is predicted for a share p of the rows: at least the noise of its own counts but for p.
     total = max(float(counts.sum()), 1.0)
     shares_of = np.clip(wrong / total, 0.0, 1.0)
     predicted = deviation * np.sqrt(size * (1.0 - shares_of) ** 2 + (size**2 - size) * shares_of**2) / total
     return found | {
-        f"predicted{name.removeprefix('recall')}": float(of) for name, of in zip(named, predicted, strict=True)
+        f"predicted{name.removeprefix('recall')}": float(of) for name, of in zip(named, predicted, strict=False)
     }
 
 
