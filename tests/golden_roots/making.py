@@ -142,7 +142,7 @@ def _ran(answer: Any) -> bool:
 
 def _run(answer: Any) -> Json:
     if not _ran(answer):
-        return {"key": answer.attrs["key"], "lines": len(answer)}
+        return {"key": answer.attrs["key"]}
     result = answer.result
     return {"run_key": result.run_key, "mlflow_run_id": result.mlflow_run_id, "epsilon_spent": result.epsilon_spent}
 
