@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from dpalgos.accounting.profiles import mu_from_epsilon_delta
-from dpalgos.error_margins import ErrorCounts, determination_limits, mean_limits, metrics_of_error_counts
+from dpalgos.error_margins import ErrorCounts, mean_limits, metrics_of_error_counts
 from dpalgos.evaluators.error_distribution import ErrorDistribution, parts_for
 from dpalgos.guarantees import GaussianMu, Neighbours, Setting
 from dpalgos.rows import Floats
@@ -289,11 +289,9 @@ def test_division_by_the_public_number_of_rows_is_caught() -> None:
 def _numerator_alone(counts: ErrorCounts, of: World) -> tuple[float, float]:
     """The mutant that counts errors up to B in the numerator, and the label's deviations in full."""
     labels, _, _ = POPULATIONS["mean"]
-    whole = float(np.var(np.clip(labels, of.algorithm.label_range[0], of.algorithm.label_range[1]))) / counts.bound**2
-    moments = counts.moments.copy()
-    moments[2], moments[-1] = whole * counts.total, 0.0
-    _, low, high = determination_limits(np.array(counts.total), moments, counts.deviations, counts.total_deviation)
-    return float(low), float(high)
+    whole = float(np.var(np.clip(labels, of.algorithm.label_range[0], of.algorithm.label_range[1])))
+    low, high = metrics_of_error_counts(counts).limits("rmse") or (0.0, 0.0)
+    return 1.0 - high**2 / whole, 1.0 - low**2 / whole
 
 
 def test_a_bound_in_the_numerator_alone_is_caught() -> None:
