@@ -187,9 +187,8 @@ def kept_by_their_number(shard: ShardRef, rows: StoredRows, view: Any, **more: A
 def views_on_disk(plan: RunPlan, shards: Sequence[ShardRef]) -> Any:
     (release,) = plan.projections
     found = public_maps.find_public_map(release.algorithm, release.setting)
-    return SimpleNamespace(
-        kept=found is not None and mapped_rows.are_kept(shards, mapped_rows.PublicView((found,))), anew=False
-    )
+    kept = found is not None and mapped_rows.are_kept(shards, mapped_rows.PublicView((found,)))
+    return SimpleNamespace(kept=kept, anew=not kept)
 
 
 def leaking_fit(opened: OpenRelease) -> Artefact:
