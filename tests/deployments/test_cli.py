@@ -346,7 +346,7 @@ def test_every_option_reaches_the_run(
 ) -> None:
     taken: list[TrainingConfig] = []
 
-    def run(configs: list[TrainingConfig], title: str, dask: str | None) -> Any:
+    def run(configs: list[TrainingConfig], title: str, *, yes: bool, dask: str | None) -> Any:
         taken.extend(configs)
         raise KeyboardInterrupt
 
@@ -387,7 +387,7 @@ def test_a_plan_says_where_rows_are_between_passes(streamed: float, people: bool
 def test_every_option_of_train_is_tested_or_named_elsewhere() -> None:
     """A new option must not go untested: this list is to be extended together with the tests."""
     fields = {*TrainingConfig.model_fields, *SecureSettings.model_fields} - {"parameters", "secure"}
-    tested = {"path", "format", "public", "root", "json", "param", "explain", "plan", "dask"} | fields
+    tested = {"path", "format", "public", "root", "json", "param", "explain", "plan", "yes", "dask"} | fields
     (command,) = [one for one in app.registered_commands if one.callback is training.train]
     assert command.callback is not None
     assert set(command.callback.__annotations__) - {"return"} <= tested
@@ -516,7 +516,7 @@ def test_private_rows_from_ingestion_to_the_end_of_the_budget(unitball: CommandL
     assert all(0 < party["epsilon_spent"] < 1 for party in report["parties"]), "at the cap's delta, which is larger"
 
     # A measured model: it is the same release, and the held-out rows pay for themselves.
-    evaluated = unitball.trained(*arguments, "--roc")
+    evaluated = unitball.trained(*arguments, "--roc", "--yes")
     assert evaluated["measured_on"] == "held-out rows, noisy"
     assert 0.5 < evaluated["accuracy"] <= 1
     assert evaluated["metrics"].keys() >= {"accuracy", "precision", "recall", "f1", "mcc", "auc"}
@@ -649,7 +649,6 @@ def test_bad_arguments_are_told_at_once(arguments: list[str], named: list[str], 
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (["--algorithm", "noisy-gd"], ["--epsilon"]),
         (["--algorithm", "noisy-gd", "--epsilon", "1", "--param", "trainer.clip=-1"], ["clip", "-1"]),
         (["--epsilon", "1", "--rows-per-party", "5000"], ["25000", "1438", "287"]),
         (["--epsilon", "1", "--sizes", "1000,1000"], ["2000", "1438"]),

@@ -163,7 +163,7 @@ def test_an_aim_is_post_processing_of_the_histogram_that_was_paid_for(root: Path
     assert measures_later(without), "the model is there, this measurement is not"
     price = price_of([without])
     assert price is not None
-    assert [one.releases for one in price.items] == [("evaluation",)]
+    assert [one.releases for one in price.items] == [("confusion-matrix of held-out rows",)]
 
 
 def test_an_aim_without_histograms_or_of_three_classes_is_refused(root: Path, tmp_path: Path) -> None:

@@ -385,10 +385,10 @@ def test_an_estimator_leaves_no_rows_out_and_holds_targets_to_the_schema(tmp_pat
     }
     frame, targets = pd.DataFrame({"x": [0.5] * 40}), np.append(np.arange(39) % 10, 12)
     with pytest.raises(InputError, match=r"row 40.*12.*range \[0, 9\]"):
-        PrivateRegressor(account="x", schema=schema).fit(frame, targets)
-    PrivateRegressor(account="x", schema=schema, on_violation="clip").fit(frame, targets)
+        PrivateRegressor(epsilon=1.0, account="x", schema=schema).fit(frame, targets)
+    PrivateRegressor(epsilon=1.0, account="x", schema=schema, on_violation="clip").fit(frame, targets)
     with pytest.raises(ParameterError, match=r"on_violation.*'drop'"):
-        PrivateRegressor(account="x", schema=schema, on_violation="drop").fit(frame, targets)
+        PrivateRegressor(epsilon=1.0, account="x", schema=schema, on_violation="drop").fit(frame, targets)
 
 
 def test_a_regression() -> None:
