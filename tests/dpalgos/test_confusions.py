@@ -8,7 +8,7 @@ from scipy.stats import binom
 
 from dpalgos import confusions
 from dpalgos.confusions import extremes, largest_confusions, recalls_at_once
-from dpalgos.margins import Noise
+from dpalgos.margins import LEVELS, Noise
 from dpalgos.measured import Metrics
 from dpalgos.rows import Floats
 
@@ -70,7 +70,7 @@ def test_recalls_hold_for_all_classes_at_once(monkeypatch: pytest.MonkeyPatch) -
     def right(stated: float, level: float = 1.0) -> int:
         random, found = np.random.default_rng(9), 0
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(confusions, "LEVELS", tuple(level * one for one in confusions.LEVELS))
+            patch.setattr(confusions, "LEVELS", tuple(level * one for one in LEVELS))
             for _ in range(60):
                 drawn = np.stack([random.multinomial(int(row.sum()), row / row.sum()) for row in counts])
                 noisy = drawn + random.normal(0, _SIGMA, counts.shape)

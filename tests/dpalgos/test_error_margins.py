@@ -97,7 +97,8 @@ def world(name: str, rows: int, epsilon: float, **given: Any) -> World:
         moments, lines = moments[theirs].mean(axis=1), lines[theirs].mean(axis=1)
         weights = np.bincount(theirs.ravel(), minlength=PEOPLE) / theirs.size
     near = algorithm.middle + bound * np.linspace(-1.0, 1.0, 801)
-    anywhere = np.concatenate([near, np.linspace(*np.quantile(labels, [0.005, 0.995]), 801)])
+    low, high = (float(np.quantile(labels, rank)) for rank in (0.005, 0.995))
+    anywhere = np.concatenate([near, np.linspace(low, high, 801)])
     _, least = best(labels, bound, anywhere, weights)
     ranks = np.cumsum(weights[np.argsort(errors)])
     truth = {
