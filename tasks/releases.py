@@ -1,5 +1,8 @@
 """The steps of releases: the charge, what reads rows behind the door, and what the server makes of it."""
 
+from contextlib import suppress
+
+from prefect.exceptions import MissingContextError
 from prefect.logging import get_run_logger
 
 from dpalgos.guarantees import rounded_up
@@ -39,7 +42,9 @@ def charge(plan: RunPlan, shards: Shards) -> Json:
 
 def _log(text: str) -> None:
     """Write a line into the log of a flow run, whose own lines say only that tasks have ended."""
-    get_run_logger().info(text)
+    # A task that is called as a function has no flow run, and so no log.
+    with suppress(MissingContextError):
+        get_run_logger().info(text)
 
 
 def _spending(outcome: Json) -> str:
