@@ -68,6 +68,7 @@ _OF_LAPLACE = 2.12
 _ASIDE = 0.5
 # Rows with the largest number that were not drawn, but could have been.
 _UNSEEN = 0.1
+_SURELY = 3.0
 # A mean of g above that means that c lies outside of the labels: another centre could be far better.
 _OFF_CENTRE = 0.5
 
@@ -377,7 +378,8 @@ def _of_sums(
         else:
             found.measure(name, value, (low, high), up_to)
     r2, low, high = (float(one) for one in determination_limits(total, sums, deviations, of_total, reach))
-    expected = share * rows or float(g - v**2 / max(float(total), 1.0))
+    # Where nothing is known beforehand, three deviations less: noise alone seldom makes that large enough.
+    expected = share * rows or float(g - v**2 / max(float(total), 1.0)) - _SURELY * s_g
     if 2.0 * reach * float(np.hypot(s_h, s_g)) > expected:
         found.refuse("r2", TOO_MUCH_NOISE, (-np.inf, 1.0))
     elif not np.isfinite(low):
