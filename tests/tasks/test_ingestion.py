@@ -245,6 +245,7 @@ def test_descriptions_hold_public_words_only(rows: PrivateRows) -> None:
 
 
 def test_sql_is_for_public_rows(rows: PrivateRows) -> None:
+    ensure_registered("iris")
     assert query("iris", "SELECT class, count(*) AS n FROM train GROUP BY class ORDER BY class")[0]["n"] == 50
     ingest(request(rows))
     with pytest.raises(RefusedError, match="private"):
