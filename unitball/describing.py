@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from storage.errors import InputError
-from tasks.datasets.registration import ingest
+from tasks.datasets.registration import ensure_registered, ingest
 from tasks.datasets.request import IngestRequest
 from tasks.release.column_counts import plan_counts, price_of_counts, version_of
 from tasks.release.descriptions import DescribedColumn, terms_of
@@ -87,6 +87,7 @@ def describe(
     with using_root(root):
         if rows:
             ingest(checked("describe", IngestRequest, {"name": dataset, **rows}))
+        ensure_registered(dataset)
         planned = plan_counts(version_of(dataset, version), epsilon, delta=delta, trust=trust)
         if plan:
             return _framed((), asdict(terms_of(planned, paid=planned.paid)))

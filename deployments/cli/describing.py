@@ -70,12 +70,14 @@ def describe(
     yes: YesOption = False,
 ) -> Answer:
     """Release histograms, quartiles, means, missing shares and class balance of a table, each with its margin."""
+    from tasks.datasets.registration import ensure_registered
     from tasks.release import column_counts, descriptions
 
     refuse_beside("--plan", "charges nothing and reads no row", ["--plot", "--against", "--yes"])
     if plot is not None and plot.exists():
         raise InputError(f"{plot} exists; name another file, or remove it first")
     _bring_in(request.model_copy(update={"name": name}), private=private)
+    ensure_registered(name)
     planned = column_counts.plan_counts(column_counts.version_of(name, version), epsilon, delta=delta, trust=trust)
     if plan:
         column_counts.require_affordable(planned)
