@@ -27,7 +27,6 @@ from deployments.cli.entry_point import app
 from deployments.cli.given import refuse_beside, refuse_without
 from dpalgos.guarantees import RELATIONS, Neighbours
 from dpalgos.parameters import ParameterError
-from dpalgos.secure.primitives import SecureAggregationError
 from storage.atomic import write_bytes
 from storage.errors import InputError, RefusedError
 from tasks.planning.configuration import TrainingConfig
@@ -90,6 +89,7 @@ def sweep(
 
 def _agree(configs: Sequence[TrainingConfig], *, yes: bool) -> None:
     """Show what the points of a sweep charge to each private account, and stop where that is not agreed to."""
+    from dpalgos.secure.primitives import SecureAggregationError
     from tasks.preparation.prepare import PreparedRun, prepare
     from tasks.release.prices import price_of
 

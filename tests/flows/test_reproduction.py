@@ -60,10 +60,11 @@ def test_files_that_are_not_there_are_named(root: Path) -> None:
 
 def test_some_features_of_a_private_set_are_no_set_of_their_own(root: Path, tmp_path: Path) -> None:
     from storage.errors import RefusedError
-    from tasks.datasets.registration import find_dataset, ingest
+    from tasks.datasets.registration import ensure_registered, find_dataset, ingest
     from tasks.datasets.request import IngestRequest
     from tasks.experiments.computed import ingest_features
 
+    ensure_registered("iris")
     ingest_features("iris", [2, 0], "iris-two")
     assert find_dataset("iris-two").dimension == 2
     file = tmp_path / "rows.libsvm"

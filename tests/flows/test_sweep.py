@@ -16,6 +16,7 @@ import yaml
 
 from flows.specs import known_reproductions
 from flows.sweep import _all_public, _progress, _seconds
+from tasks.datasets.registration import ensure_registered
 from tasks.experiments.specifications import SweepSpec
 from tasks.tracking.runs import FACTS, VIEW_TAG
 from tests.support.chains import ingest_private
@@ -211,6 +212,7 @@ def test_the_command_line_says_what_is_wrong(commands: CommandLine, tmp_path: Pa
 def test_durations_of_private_points_are_not_published(root: Path, tmp_path: Path) -> None:
     """Neither in the result nor as an estimate of what is left, which is as good."""
     ingest_private(tmp_path / "input")
+    ensure_registered("iris", "digits")
     assert _all_public({"iris", "digits"})
     assert not _all_public({"iris", "clinic"})
     assert not _all_public({"nobody has registered this"})

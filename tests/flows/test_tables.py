@@ -93,7 +93,7 @@ def test_described_columns_are_used_again_and_later_ones_change_nothing(table: s
     unitball.succeeds("describe", "made-up", "--epsilon", 2)
     again = unitball.succeeds(*asked)
     assert again["releases"] == first["releases"]
-    measured = unitball.succeeds(*asked, "--roc")
+    measured = unitball.succeeds(*asked, "--roc", "--yes")
     assert measured["releases"] == first["releases"]
     labels = {label for _, label in charged(unitball) - once}
     assert labels <= {"histograms of the columns", "confusion-matrix of held-out rows", LABEL_OF_SCORES}
