@@ -44,6 +44,8 @@ def test_classification_metrics_equal_scikit_learns(classes: int) -> None:
         "mcc": peers.matthews_corrcoef(labels, predicted),
         "auc": auc,
     }
+    if classes == 2:
+        expected["prevalence"] = np.mean(labels)
     assert ours == pytest.approx(expected, abs=1e-12)
     np.testing.assert_array_equal(
         confusion_matrix(labels, predicted, classes), peers.confusion_matrix(labels, predicted)

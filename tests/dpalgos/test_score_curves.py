@@ -272,6 +272,8 @@ def _truth(world: World, rare: int, rows: int) -> tuple[dict[str, Floats], Float
         "precision": np.divide(hits, hits + alarms, out=np.full_like(hits, np.nan), where=hits + alarms > 0),
         "f1": 2 * hits / (2 * hits + missed + alarms),
         "balanced_accuracy": (recall + quietly) / 2,
+        "other_recall": quietly,
+        "other_precision": np.divide(below, below + missed, out=np.full_like(below, np.nan), where=below + missed > 0),
     }
     return truth, expected
 

@@ -164,7 +164,7 @@ def test_the_checks_notice_a_second_charge_and_other_noise(twins: Twins) -> None
 
 @pytest.mark.parametrize("config", [NOISY, FEDERATED, EVALUATED], ids=["joint", "federated", "evaluation"])
 def test_processes_at_once_on_the_same_words(config: dict[str, Any], twins: Twins) -> None:
-    answers = race(3, lambda number: followed(**config).model_dump(exclude={"cached"}))
+    answers = race(3, lambda number: followed(**config).model_dump(mode="json", exclude={"cached"}))
     assert answers[0] == answers[1] == answers[2]
     assert outcome(**config) == twins.undisturbed(**config)
     assert temporaries(twins.disturbed) == []

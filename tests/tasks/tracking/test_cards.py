@@ -103,7 +103,7 @@ def test_the_command_asks_for_the_same_run(config: dict[str, Any], monkeypatch: 
     asked = TrainingConfig(**{"dataset": "clinic", **config})
     seen: list[TrainingConfig] = []
 
-    def ran(configs: list[TrainingConfig], title: str, *_: object) -> list[TrainingConfig]:
+    def ran(configs: list[TrainingConfig], title: str, *_: object, **__: object) -> list[TrainingConfig]:
         seen.extend(configs)
         return configs
 
