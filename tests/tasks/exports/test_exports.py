@@ -197,8 +197,8 @@ _FREE = {
     "idealised_allowed",
     "left", "filter", "spent_before", "earlier", "reserved", "recorded_at", "subject", "account", "digest", "previous",
     # What was measured and how a run came about is the signer's word, and not said.
-    "accuracy", "measured_on", "classes", "positive", "confusion", "roc", "calibration", "split", "claim", "sound_counterpart",
-    "seconds", "releasing_seconds", "mlflow_run_id", "prefect_flow_run_id",
+    "accuracy", "measured_on", "classes", "confusion", "roc", "calibration", "split", "claim", "sound_counterpart",
+    "positive", "seconds", "releasing_seconds", "mlflow_run_id", "prefect_flow_run_id",
 }  # fmt: skip
 
 
