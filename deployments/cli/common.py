@@ -194,7 +194,7 @@ def say_charged_before(account: str, what: str = "this") -> None:
 
 
 def agree(price: "Price | None", *, asks: bool, yes: bool, way_out: str = "give --epsilon, or --yes") -> None:
-    """Show what a command is about to charge, or stop where nobody has agreed to it.
+    """Show what a command is about to charge, or stop if the user has not agreed to it.
 
     Parameters
     ----------

@@ -87,7 +87,7 @@ class Price:
         )
 
     def refusal(self, way_out: str) -> PriceError:
-        """Return the error of a charge to which nobody has agreed."""
+        """Return the error of a charge to which the user has not agreed."""
         return PriceError(f"nothing was charged; the price is {self}; {way_out}", self)
 
 
