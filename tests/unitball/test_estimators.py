@@ -31,7 +31,7 @@ from tasks.runtime.stores import open_catalog
 from tests.support.nights import spanning
 from unitball import BudgetError, PrivateClassifier, PrivateRegressor
 from unitball.bounds import Bounds
-from unitball.estimators import _warn_of_scores
+from unitball.guarantees import warn_of_scores
 from unitball.training import process_root
 
 # No check is expected to fail; these skip themselves, and why.
@@ -52,7 +52,7 @@ def rows() -> tuple[Any, Any]:
 @pytest.fixture(autouse=True)
 def fresh_process_books(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("unitball.training._PROCESS_ROOTS", {})
-    _warn_of_scores.cache_clear()
+    warn_of_scores.cache_clear()
 
 
 def private(account: str = "clinic", **given: Any) -> PrivateClassifier:
@@ -140,7 +140,7 @@ def test_a_search_over_processes_needs_a_root(rows: tuple[Any, Any]) -> None:
 
 def test_what_comes_from_another_process_needs_a_root(rows: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     stored = pickle.dumps(private())
-    monkeypatch.setattr("unitball.estimators.PROCESS", "another")
+    monkeypatch.setattr("unitball.private_estimator.PROCESS", "another")
     with pytest.raises(BudgetError, match="root=FOLDER"):
         pickle.loads(stored).fit(*rows)  # noqa: S301 - our own
 
@@ -243,7 +243,7 @@ def test_cross_validation_warns_once_whatever_scores(rows: tuple[Any, Any], scor
     assert len(said) == 1
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        _warn_of_scores.cache_clear()
+        warn_of_scores.cache_clear()
         clone(private(epsilon=0.3, public=True)).fit(*rows)
         private(epsilon=0.3, replicate=1).fit(*rows)
 

@@ -22,8 +22,8 @@ from dpalgos.parameters import ParameterError
 from storage.people import People
 from tasks.preparation.partitions import _places
 from unitball import BudgetError, PrivateClassifier, PrivateRegressor
-from unitball.estimators import _warn_of_scores
 from unitball.fits import Encoded, Grouped, Target
+from unitball.guarantees import warn_of_scores
 
 BOUNDS = (-4.0, 4.0)
 
@@ -31,7 +31,7 @@ BOUNDS = (-4.0, 4.0)
 @pytest.fixture(autouse=True)
 def fresh_process_books(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("unitball.training._PROCESS_ROOTS", {})
-    _warn_of_scores.cache_clear()
+    warn_of_scores.cache_clear()
 
 
 def drawn(count: int, seed: int) -> tuple[Any, Any]:

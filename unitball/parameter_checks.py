@@ -1,0 +1,73 @@
+"""What estimators refuse of their parameters and labels, naming the parameter, the value and what to give."""
+
+import math
+from collections.abc import Callable
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpalgos.parameters import ParameterError
+from dpalgos.rows import Floats
+
+_MOST_SHOWN, _MOST_WHOLE = 80, 10**18
+
+
+def shown(value: Any) -> str:
+    """Return a value as it is written, cut where it is long."""
+    text = repr(value)
+    return text if len(text) <= _MOST_SHOWN else text[:_MOST_SHOWN] + "…"
+
+
+def require_number(name: str, value: Any, bound: str, within: Callable[[float], bool]) -> None:
+    """Refuse what is no number within its bound; numbers of NumPy, in single precision too, are numbers."""
+    if isinstance(value, bool | np.bool_) or not isinstance(value, Real) or not within(float(value)):
+        raise ParameterError(f"{name} is {shown(value)}; give a number {bound}")
+
+
+def require_whole(name: str, value: Any, least: int) -> None:
+    """Refuse what is no whole number from the least one on."""
+    if isinstance(value, bool | np.bool_) or not isinstance(value, Integral) or not least <= int(value) <= _MOST_WHOLE:
+        raise ParameterError(f"{name} is {shown(value)}; give a whole number from {least} on")
+
+
+def said_of_rows(error: ValueError) -> str:
+    """Return what scikit-learn says of rows, with our way out in place of its own.
+
+    An imputer, which it names for missing cells, would learn from the private rows.
+    """
+    message = str(error)
+    if "could not convert string" in message:
+        return f"{message}; columns of texts need their values declared: give schema=FILE"
+    if "contains NaN" in message:
+        return (
+            f"{message.splitlines()[0].rstrip('.')}: cells are missing. Declare what a missing cell counts as: "
+            "schema=FILE with missing: {rows: indicator}. An imputer would learn from the rows, outside the guarantee"
+        )
+    return message
+
+
+def finite(y: NDArray[Any]) -> Floats:
+    """Return targets as numbers; ParameterError for the first that is none."""
+    try:
+        targets = np.asarray(y, dtype=np.float64)
+    except (TypeError, ValueError):
+        texts = [cell for cell in np.asarray(y, dtype=object).tolist() if not isinstance(cell, Real)]
+        raise ParameterError(f"y holds {shown(texts[0] if texts else y)}; give numbers") from None
+    if len(wrong := np.flatnonzero(~np.isfinite(targets))):
+        raise ParameterError(
+            f"row {wrong[0] + 1}, target {targets[wrong[0]]} is no finite number; correct it or leave the row out"
+        )
+    return targets
+
+
+def ends(declared: Any) -> tuple[float, float]:
+    """Return low and high of a declared range; ParameterError where it is none."""
+    try:
+        low, high = map(float, declared)
+    except (TypeError, ValueError):
+        low = high = math.nan
+    if not -math.inf < low < high < math.inf:
+        raise ParameterError(f"label_range is {shown(declared)}; give (low, high), two finite numbers, low below high")
+    return low, high
