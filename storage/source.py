@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from storage.cells import canonical_text
 from storage.errors import InputError, RefusedError
 from storage.layout import path_component
+from storage.names import require_visible
 from storage.people import People
 from storage.pictures.declaration import Pictures
 from storage.pictures.places import PlacesByParty
@@ -224,6 +225,8 @@ class Source:
     places: PlacesByParty = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        for name in self.classes:
+            require_visible(f"{self.place}: a class", name)
         shape = self.image_shape
         if shape is not None and (len(shape) not in (2, 3) or min(shape) < 1 or math.prod(shape) != self.dimension):
             raise InputError(

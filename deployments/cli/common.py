@@ -21,10 +21,12 @@ from rich.box import SIMPLE
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from dpalgos.parameters import ParameterError
 from storage.documents import read_text as document_text
 from storage.errors import FormatVersionError, InputError, StorageError
+from storage.names import visible
 from tasks.runtime.progress import WAITING, WORKERS, listen, report_progress
 from tasks.runtime.settings import ROOT_VARIABLE, current_layout, current_root
 
@@ -139,7 +141,7 @@ def progress(title: str, *, stages: Collection[str] | None = None) -> Iterator[N
         with listen(_say_what_is_waited_for):
             yield
         return
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
     with Progress(
         *columns, TimeRemainingColumn(), console=screen, transient=True, speed_estimate_period=_PACE
     ) as display:
@@ -149,14 +151,14 @@ def progress(title: str, *, stages: Collection[str] | None = None) -> Iterator[N
             nonlocal last
             if stage == WORKERS:
                 # It stays, where the rest of the display goes.
-                display.console.print(f"{stage}: {label}", highlight=False)
+                display.console.print(visible(f"{stage}: {label}"), highlight=False, markup=False)
             if stages is not None and stage not in (WAITING, *stages):
                 return
             if stage != last or (share or 0.0) < display.tasks[line].completed:
                 # How long it takes yet is told by the stage's own pace.
                 display.reset(line)
             last, total = stage, None if share is None else 1.0
-            text = f"{title}: {stage} · {label}"
+            text = visible(f"{title}: {stage} · {label}")
             display.update(line, description=text, completed=share or 0.0, total=total)
 
         with listen(show):
@@ -165,7 +167,7 @@ def progress(title: str, *, stages: Collection[str] | None = None) -> Iterator[N
 
 def _say_what_is_waited_for(stage: str, label: str, _share: float | None) -> None:
     if stage in (WAITING, WORKERS):
-        typer.echo(f"{stage}: {label}", err=True)
+        typer.echo(visible(f"{stage}: {label}"), err=True)
 
 
 @contextmanager
@@ -280,7 +282,7 @@ def presented(
 def show(part: RenderableType) -> None:
     """Print a line as it is, however long, or a table."""
     if isinstance(part, str):
-        console().print(part, soft_wrap=True, highlight=False, markup=False)
+        console().print(visible(part, kept="\n"), soft_wrap=True, highlight=False, markup=False)
     else:
         console().print(part)
 
@@ -288,23 +290,38 @@ def show(part: RenderableType) -> None:
 def table(
     headings: Sequence[str], rows: Iterable[Iterable[object]], *, title: str | None = None, right: Collection[str] = ()
 ) -> Table:
-    """Return a table of cells as text; None is a dash.
+    """Return a table of cells as text, which may be anybody's: Rich reads no markup in it, a terminal no commands.
 
     Parameters
     ----------
     headings : sequence of str
     rows : iterable of iterables of cells
+        None is a dash, :func:`coloured` text keeps its colour.
     title : str, optional
     right : collection of str
         Headings of the columns of numbers.
     """
     # Wide enough for its title, up to a usual terminal.
-    rendered = Table(title=title, title_justify="left", box=SIMPLE, min_width=min(len(title or ""), 80))
+    rendered = Table(
+        title=None if title is None else Text(visible(title)),
+        title_justify="left",
+        box=SIMPLE,
+        min_width=min(len(title or ""), 80),
+    )
     for heading in headings:
-        rendered.add_column(heading, justify="right" if heading in right else "left", overflow="fold")
+        rendered.add_column(Text(visible(heading)), justify="right" if heading in right else "left", overflow="fold")
     for row in rows:
-        rendered.add_row(*("–" if cell is None else str(cell) for cell in row))
+        rendered.add_row(*map(_cell, row))
     return rendered
+
+
+def _cell(cell: object) -> Text:
+    return cell if isinstance(cell, Text) else Text("–" if cell is None else visible(str(cell)))
+
+
+def coloured(text: str, colour: str) -> Text:
+    """Return text of a colour for a cell of a :func:`table`."""
+    return Text(visible(text), style=colour)
 
 
 _BOUNDS = (("gt", ">"), ("ge", "≥"), ("lt", "<"), ("le", "≤"))

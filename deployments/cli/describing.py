@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import RenderableType
-from rich.markup import escape
 
 from deployments.cli.common import (
     Answer,
@@ -254,11 +253,10 @@ def _rounded(number: float, digits: int, toward: int) -> str:
 def _compared(comparison: Comparison) -> Iterator[RenderableType]:
     rows = [
         [
-            # Names and values are anybody's text, and a table's cells are Rich's.
-            escape(column.name),
-            escape(one.of if one.of == one.what else f"{one.what} {one.of}"),
+            column.name,
+            one.of if one.of == one.what else f"{one.what} {one.of}",
             *map(_short, (one.here, one.there)),
-            escape(margin(one)),
+            margin(one),
             "*" if one.beyond else "",
         ]
         for column in comparison.columns

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import RenderableType
+from rich.text import Text
 
 from deployments.cli.common import (
     Answer,
     YesOption,
     agree,
     answered,
+    coloured,
     console,
     progress,
     require_readable,
@@ -213,11 +215,11 @@ def algorithms(
     return Answer({"algorithms": entries}, [table(headings, rows, title="Algorithms")])
 
 
-def _proved(entry: dict[str, Any]) -> str:
+def _proved(entry: dict[str, Any]) -> str | Text:
     if entry["proved"]:
         return str(entry["proved"])
     counterpart = f"; sound: {entry['sound_counterpart']}" if entry["sound_counterpart"] else ""
-    return f"[red]none[/]{counterpart}"
+    return coloured("none", "red").append(counterpart, "default")
 
 
 models = group_of("model")

@@ -18,6 +18,7 @@ from deployments.cli.common import (
     Answer,
     RootOption,
     answered,
+    coloured,
     console,
     print_root,
     require_readable,
@@ -181,7 +182,7 @@ def _serve_dask(part: str, root: Path | None, *address: str, **options: object) 
         secure = {"protocol": "tls", "security": secured, "dashboard_address": NO_DASHBOARD}
         async with getattr(distributed, part)(*address, **secure, **options) as running:
             of = "".join(f" of {one}" for one in address)
-            console().print(f"{part.lower()}  {running.address}{of}", highlight=False, soft_wrap=True)
+            console().print(f"{part.lower()}  {running.address}{of}", highlight=False, markup=False, soft_wrap=True)
             print_root()
             await running.finished()
 
@@ -209,7 +210,7 @@ def doctor(
     if failed:
         announce(Event.UNWELL, "unitball.root", {"checks": ", ".join(failed)})
     rows = (
-        (one.check, "[green]OK[/]" if one.problem is None else f"[red]{one.problem}[/]", one.way_out)
+        (one.check, coloured("OK", "green") if one.problem is None else coloured(one.problem, "red"), one.way_out)
         for one in findings
     )
     return Answer(
@@ -241,7 +242,7 @@ def restore(
     )
 
 
-_WORDS = {True: "holds", False: "[red]FAILS[/]", None: "–"}
+_WORDS = {True: coloured("holds", ""), False: coloured("FAILS", "red"), None: coloured("–", "")}
 
 
 @app.command(epilog="Example: unitball export digits.noisy-gd -o run.zip")

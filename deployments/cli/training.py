@@ -16,6 +16,7 @@ import typer
 from pydantic import ValidationError
 from rich.console import RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from deployments.cli.common import (
     Answer,
@@ -24,6 +25,7 @@ from deployments.cli.common import (
     YesOption,
     agree,
     answered,
+    coloured,
     options_of,
     require_readable,
     running,
@@ -523,9 +525,10 @@ _RARE, _HARDLY = 0.8, 0.15
 _SECOND = ("balanced_accuracy", "r2")
 
 
-def _claimed(result: RunResult) -> str:
+def _claimed(result: RunResult) -> str | Text:
     claim = result.claim or {"statement": "–"}
-    return f"{claim['statement']} [red]✗[/]" if claim.get("flaw") else str(claim["statement"])
+    statement = str(claim["statement"])
+    return coloured(statement, "").append(" ✗", "red") if claim.get("flaw") else statement
 
 
 def _spent(value: float | None, digits: int) -> str:
@@ -543,7 +546,9 @@ def results_table(results: Sequence[RunResult]) -> Table:
         (
             result.algorithm,
             result.trust,
-            "[red]none[/]" if result.proved is None else f"{result.proved.summary()}, {result.proved.numerics}",
+            coloured("none", "red")
+            if result.proved is None
+            else f"{result.proved.summary()}, {result.proved.numerics}",
             _claimed(result),
             _spent(result.epsilon_spent, 4),
             _spent(result.delta_spent, 2),
@@ -557,7 +562,7 @@ def results_table(results: Sequence[RunResult]) -> Table:
     shown = table(("algorithm", "trust", "proved", "claim", *numbers), rows, title=title, right=numbers)
     for column in shown.columns:
         # What is proved, claimed and measured on what is text, which may be broken.
-        column.no_wrap = column.header not in ("proved", "claim", *measured)
+        column.no_wrap = str(column.header) not in ("proved", "claim", *measured)
     return shown
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from storage.cells import canonical_text, numbers
 from storage.columns.column import MissingRows
 from storage.errors import InputError
+from storage.names import require_visible
 from storage.recoding import Recoding, first_characters, items_of
 
 
@@ -61,7 +62,7 @@ def declared_texts(place: str, values: Any) -> tuple[str, ...]:
             raise InputError(
                 f"{place} holds {value!r}: which whole number a float from 2^53 on is, nobody knows; write its digits"
             )
-        texts.append(text)
+        texts.append(require_visible(f"{place}: a value", text))
     if twice := named_twice(texts):
         raise InputError(f"{place} holds the same value twice, {twice}: {list(map(str, values))}")
     return tuple(texts)

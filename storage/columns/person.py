@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from storage.columns.column import Column, Encoded, MissingRows
 from storage.errors import InputError
+from storage.names import require_visible
 from storage.people import MOST_ROWS, People, identifiers, named
 
 
@@ -36,6 +37,7 @@ class Person(Column):
         namespace = declaration.get("namespace", "")
         if not isinstance(namespace, str):
             raise InputError(f"{place}: namespace is {namespace!r}; it must be text, such as hospital-mrn")
+        require_visible(f"{place}: namespace", namespace)
         return cls(name, People(name, declaration.get("rows_per_person", MOST_ROWS), namespace.strip()), missing)
 
     @property

@@ -16,6 +16,7 @@ from storage.columns.label import Label
 from storage.columns.numeric import Numeric
 from storage.columns.person import Person
 from storage.errors import InputError
+from storage.names import require_visible
 
 
 def parse_column(number: int, declaration: Any, place: str) -> Column:
@@ -37,6 +38,7 @@ def parse_column(number: int, declaration: Any, place: str) -> Column:
     if isinstance(declared, bool) or not isinstance(declared, (str, int)):
         raise InputError(f"{place}, column {number}: each column is a mapping with a name and a type")
     name, kind = column_name(declared), declaration.get("type")
+    require_visible(f"{place}: the name of column {number}", name)
     where = f"{place}, column {name}"
     if not isinstance(kind, str) or kind not in TYPES:
         raise InputError(f"{where}: type is {kind!r}; it must be one of {', '.join(sorted(TYPES))}")

@@ -208,9 +208,6 @@ def read_pictures(path: str | Path, options: ReadOptions) -> Source:
     _, classes, discovered = settle(
         replace(options, dimension=declared.dimension), place, dimension=declared.dimension, labels=labels
     )
-    for name in classes:
-        if (shown := name.encode("utf-8", "backslashreplace").decode()) != name:
-            raise InputError(f"{place}: the class folder {shown} has a name that is no text (UTF-8); rename it")
     drops = options.on_violation.drops
     reading = _Reading(place, declared, frozenset(classes), drops, private, options.told)
     tallies = {part: Tally() for part in files}

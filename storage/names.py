@@ -1,0 +1,44 @@
+"""Names and values from outside: which characters none has, and text as a terminal may be given it."""
+
+import re
+
+from storage.errors import InputError
+
+# Control characters, separators of lines and paragraphs, and what turns the direction of writing: a terminal obeys them
+# instead of showing them. Halves of surrogate pairs are bytes of a file name that are no text. Joiners between letters
+# and the marks of a direction belong to texts of several scripts.
+_OBEYED = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def visible(text: str, *, kept: str = "") -> str:
+    r"""Return text in which each character that a terminal would obey is written as an escape sequence, such as \\x1b.
+
+    Parameters
+    ----------
+    text : str
+    kept : str
+        Characters that stay: line ends of what is meant to have several lines.
+    """
+    return _OBEYED.sub(lambda found: found[0] if found[0] in kept else found[0].encode("unicode_escape").decode(), text)
+
+
+def require_visible(place: str, text: str) -> str:
+    """Return the name of a column, a class or a group, or a declared value, if every character of it can be shown.
+
+    Parameters
+    ----------
+    place : str
+        What it is and where it is from, for messages.
+    text : str
+
+    Raises
+    ------
+    InputError
+        If it holds a control character, a line separator or an override of the direction of writing.
+    """
+    if (found := _OBEYED.search(text)) is not None:
+        raise InputError(
+            f"{place} is '{visible(text)[:60]}' and holds U+{ord(found[0]):04X}; control characters and overrides of "
+            "the direction of writing are refused in names, values and classes: remove it"
+        )
+    return text
