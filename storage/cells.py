@@ -49,6 +49,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
+Years = tuple[int, int]
 Before = Callable[[str], str]
 """What is done to a text, without its outer blanks, before it is read; cells of other types are left as they are."""
 
@@ -155,7 +156,7 @@ def number(text: str) -> float:
         return float("nan")
 
 
-def days(column: Any, formats: Sequence[str] = ()) -> Floats:
+def days(column: Any, formats: Sequence[str] = (), years: Years | None = None) -> Floats:
     """Return the day of each cell as its number since 1970-01-01, NaN where it is none.
 
     Times with a zone are on the day that it is in UTC then: that is what all containers keep of them.
@@ -166,20 +167,43 @@ def days(column: Any, formats: Sequence[str] = ()) -> Floats:
     formats : sequence of str
         How text writes days, as of :meth:`datetime.datetime.strptime`, the first that fits; ISO 8601 (2026-01-31, with
         a time or without) where there is none. Cells that are days or times by their type need none.
+    years : (int, int), optional
+        The first and the last year that are expected, fewer than a hundred. A year of two digits is the one of its
+        century that lies among them, otherwise the one nearest to them; of two that are equally near it is none.
+        Without them 69 to 99 are 1969 to 1999, and 00 to 68 are 2000 to 2068.
     """
     values = np.full(len(column), np.nan)
     for array, rows in _pieces(column):
-        values[slice(None) if rows is None else rows] = _days(array, formats)
+        values[slice(None) if rows is None else rows] = _days(array, formats, years)
     return values
 
 
-def day_of(text: str, formats: Sequence[str] = ()) -> date | None:
+def two_digit_year(form: str) -> bool:
+    """Whether a format writes years with two digits, which do not tell the century."""
+    return not {"y", "x"}.isdisjoint(re.findall("%(.)", form))
+
+
+def _in_century(day: date, years: Years) -> date | None:
+    """Return a day in the century in which its year is nearest to some; None where there is no such day, or two are."""
+    first, last = years
+    candidates = range(first - 100 + (day.year - first) % 100, last + 101, 100)
+    far = sorted((max(first - year, year - last, 0), year) for year in candidates)
+    if len(far) > 1 and far[0][0] == far[1][0]:
+        return None
+    try:
+        return day.replace(year=far[0][1])
+    except ValueError:
+        return None
+
+
+def day_of(text: str, formats: Sequence[str] = (), years: Years | None = None) -> date | None:
     """Return the day that a text writes, None where it writes none; as of :func:`days`."""
     for spelling in dict.fromkeys((text, _text(text) or text)):
         for form in formats or (None,):
             with suppress(ValueError, OverflowError):
                 time = datetime.fromisoformat(spelling) if form is None else datetime.strptime(spelling, form)
-                return (time if time.tzinfo is None else time.astimezone(UTC)).date()
+                day = (time if time.tzinfo is None else time.astimezone(UTC)).date()
+                return _in_century(day, years) if years and form is not None and two_digit_year(form) else day
     return None
 
 
@@ -485,7 +509,7 @@ _FIRST, _LAST = date.min.toordinal() - _EPOCH, date.max.toordinal() - _EPOCH
 _A_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
 
 
-def _days(array: Any, formats: Sequence[str]) -> Floats:
+def _days(array: Any, formats: Sequence[str], years: Years | None = None) -> Floats:
     """Return the days of an array of :func:`_plain`."""
     kind, types = array.type, pa.types
     if types.is_date(kind) or types.is_timestamp(kind):
@@ -498,7 +522,7 @@ def _days(array: Any, formats: Sequence[str]) -> Floats:
         return np.full(len(array), np.nan)
 
     def read(text: str) -> float | None:
-        day = day_of(text.strip(), formats)
+        day = day_of(text.strip(), formats, years)
         return None if day is None else float(day.toordinal() - _EPOCH)
 
     texts = _spelled(array) if types.is_floating(kind) else array

@@ -38,7 +38,7 @@ class Recoding:
     Parameters
     ----------
     declared : tuple of Rule
-        No code begins with a prefix, and no prefix with another one.
+        No code begins with a prefix, and no prefix with another one; the empty prefix takes what no other rule does.
     first : int or None
         How many of a cell's characters count; all where None.
     """
@@ -72,10 +72,6 @@ class Recoding:
             for code, value in zip(written, values, strict=True)
         )
         for rule in declared:
-            if rule.prefix and not rule.code:
-                raise InputError(
-                    f"{place}: {PREFIX!r} would take every code; name the codes, or what they begin with: '25{PREFIX}'"
-                )
             if rule.prefix and (spelling := canonical_text(rule.code)) != rule.code:
                 raise InputError(
                     f"{place}: no code begins with {rule.code!r}, since numbers lose a plus sign and zeros at the end "
@@ -88,7 +84,8 @@ class Recoding:
                 )
         for rule in declared:
             other = next((one for one in declared if one is not rule and one.code.startswith(rule.code)), None)
-            if rule.prefix and other is not None:
+            # What takes all that is left takes nothing from another.
+            if rule.prefix and rule.code and other is not None:
                 raise InputError(
                     f"{place}: {str(rule)!r} and {str(other)!r} overlap; leave one of them out, or say more of what "
                     "codes begin with"
@@ -102,10 +99,11 @@ class Recoding:
 
     @cached_property
     def _begun(self) -> Mapping[int, frozenset[str]]:
-        """The prefixes by their length."""
+        """The prefixes by their length, the longest first: the empty one takes what no other does."""
         prefixes = [rule.code for rule in self.declared if rule.prefix]
         return {
-            size: frozenset(one for one in prefixes if len(one) == size) for size in sorted(set(map(len, prefixes)))
+            size: frozenset(one for one in prefixes if len(one) == size)
+            for size in sorted(set(map(len, prefixes)), reverse=True)
         }
 
     @cached_property

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from storage.cells import column_name, day_of, days
+from storage.cells import column_name, day_of, days, two_digit_year
 from storage.columns.coding import one_hot
 from storage.columns.column import Column, Encoded, Floats, MissingRows
 from storage.columns.numeric import Numeric
@@ -39,7 +39,8 @@ class Date(Column):
         ``weekday``, one-hot.
     formats : tuple of str
         As of :meth:`datetime.datetime.strptime`, the first that fits; ISO 8601 (2026-01-31, with a time or without)
-        where there is none.
+        where there is none. A year of two digits is of the century that brings it into the range; a range of a hundred
+        years or more would admit two.
     """
 
     keys: ClassVar[tuple[str, ...]] = ("range", "parts", "format")
@@ -63,7 +64,14 @@ class Date(Column):
         if not isinstance(parts, list) or not parts or not set(map(str, parts)) <= set(_PARTS):
             raise InputError(f"{place}: parts are {parts!r}; they must be some of {', '.join(_PARTS)}")
         ordered = tuple(part for part in _PARTS if part in parts)
-        return cls(name, (ends[0], ends[1]), ordered, _formats(declaration, place), missing)
+        formats = _formats(declaration, place)
+        if ends[1].year - ends[0].year >= _CENTURY and (short := next(filter(two_digit_year, formats), None)):
+            raise InputError(
+                f"{place}: format is {short!r}, whose years have two digits, and the range {ends[0]} to {ends[1]} "
+                f"admits two centuries for {ends[0].year % _CENTURY:02d}; declare a range of fewer than {_CENTURY} "
+                "years, or write years with four digits (%Y)"
+            )
+        return cls(name, (ends[0], ends[1]), ordered, formats, missing)
 
     @property
     def bound(self) -> str:
@@ -91,7 +99,7 @@ class Date(Column):
 
     def read(self, cells: Any, decimal: str = ".") -> pa.StringArray | Floats:
         """Return days."""
-        return days(cells, self.formats)
+        return days(cells, self.formats, (self.range[0].year, self.range[1].year))
 
     def encode(self, *values: Any) -> Encoded:
         """Encode the parts, clipping to the ends of the range; what is no day cannot be clipped."""
@@ -115,6 +123,7 @@ class Date(Column):
 
 
 _EPOCH = date(1970, 1, 1)
+_CENTURY = 100
 
 
 def _formats(declaration: Mapping[str, Any], place: str) -> tuple[str, ...]:
@@ -170,6 +179,12 @@ class Days(Numeric):
             or not all(isinstance(one, (str, int)) for one in between)
         ):
             raise InputError(f"{place}: between is {between!r}; it must name two columns: [admitted, discharged]")
+        formats = _formats(declaration, place)
+        if short := next(filter(two_digit_year, formats), None):
+            raise InputError(
+                f"{place}: format is {short!r}, whose years have two digits, and a range of days does not tell the "
+                "century; write years with four digits (%Y)"
+            )
         scaled = cls.of_range(name, missing, declaration, place)
         return cls(
             name,
@@ -178,7 +193,7 @@ class Days(Numeric):
             scaled.centre,
             scaled.log,
             between=tuple(map(column_name, between)),
-            formats=_formats(declaration, place),
+            formats=formats,
         )
 
     @property

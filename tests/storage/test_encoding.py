@@ -6,6 +6,7 @@ The expected numbers are computed here by hand from the declaration.
 from __future__ import annotations
 
 import math
+import re
 import zlib
 from collections.abc import Sequence
 from datetime import date, datetime
@@ -122,6 +123,43 @@ def test_days_written_in_two_ways() -> None:
     (column,) = schema_of(both).inputs
     assert column.encode(column.read(["2021/02/03", "03.02.2021"])).unclippable.tolist() == [True, False]
     assert column.bound.endswith("written %d.%m.%Y or %Y-%m-%d")
+
+
+@pytest.mark.parametrize(
+    ("span", "cell", "day"),
+    [
+        ((1920, 2010), "04.03.45", "1945-03-04"),
+        ((1920, 2010), "04.03.10", "2010-03-04"),
+        ((1920, 2010), "04.03.20", "1920-03-04"),
+        # Beyond the range it is read next to it, and clipped there; in the middle between both ends it is no day.
+        ((1920, 2010), "04.03.12", "2010-12-31"),
+        ((1920, 2010), "04.03.18", "1920-01-01"),
+        ((1920, 2010), "04.03.15", None),
+        ((2020, 2025), "04.03.26", "2025-12-31"),
+        ((1880, 1950), "29.02.00", None),
+        ((1950, 2010), "29.02.00", "2000-02-29"),
+        ((2070, 2090), "04.03.75", "2075-03-04"),
+    ],
+)
+def test_the_century_of_a_short_year_is_the_range_s(span: tuple[int, int], cell: str, day: str | None) -> None:
+    ends = [f"{span[0]}-01-01", f"{span[1]}-12-31"]
+    (short,) = schema_of({"name": "x", "type": "date", "range": ends, "format": "%d.%m.%y"}).inputs
+    (whole,) = schema_of({"name": "x", "type": "date", "range": ends}).inputs
+    found = short.encode(short.read([cell]))
+    assert found.unclippable.tolist() == [day is None]
+    if day is not None:
+        assert found.values.tolist() == whole.encode(whole.read([day])).values.tolist()
+
+
+@pytest.mark.parametrize("form", ["%d.%m.%y", "%x", "%%y %d.%m.%y"])
+def test_a_short_year_of_two_centuries_is_refused(form: str) -> None:
+    given = {"name": "x", "type": "date", "format": [form, "%Y-%m-%d"]}
+    with pytest.raises(InputError, match=f"column x.*{re.escape(form)}.*1920-01-01 to 2020-01-01.*20.*%Y"):
+        schema_of({**given, "range": ["1920-01-01", "2020-01-01"]})
+    schema_of({**given, "range": ["1920-01-01", "2019-12-31"]})
+    between = {"name": "n", "type": "days", "between": ["x", "x"], "range": [0, 9], "format": form}
+    with pytest.raises(InputError, match=f"column n.*{re.escape(form)}.*%Y"):
+        schema_of({**given, "range": ["1920-01-01", "2019-12-31"]}, between)
 
 
 @pytest.mark.parametrize("kind", ["arrow", "pandas", "pandas over arrow"])

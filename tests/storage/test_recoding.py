@@ -104,6 +104,21 @@ def test_prefixes(cell: object, value: str | None) -> None:
         assert column.features[int(found.values[0].argmax())] == f"x={value}"
 
 
+def test_one_code_takes_what_no_other_does() -> None:
+    given = {"type": "category", "values": {"*": "other", "V*": "outside", "250": "sugar", "25*0": "odd"}}
+    column = declared(**given)
+    cells = ["250", 250.0, "V1", "V", "41", "", "*", "25*0", "x", 2.0**60, None]
+    found = encode(column, cells)
+    values = [column.values[row.argmax()] if row.any() else None for row in found.values]
+    assert values == ["sugar"] * 2 + ["outside"] * 2 + ["other"] * 3 + ["odd", "other", None, None]
+    assert found.outside.tolist() == [False] * 9 + [True, True], "what cannot be known has no text"
+    assert column.taken(column.read(["41", "x", "250"])) == {
+        "* → other": 2, "V* → outside": 0, "250 → sugar": 1, "25*0 → odd": 0,
+    }  # fmt: skip
+    schema = schema_of({"name": "x", **given}, missing={"marker": "?", "rows": "drop"})
+    assert schema.read(schema.columns[0], ["?", "41"])[1].tolist() == [True, False], "a marker stays one"
+
+
 @pytest.mark.parametrize(
     ("cell", "value"),
     [
@@ -162,7 +177,6 @@ WRONG = [
     ({"type": "category", "values": {"250": "x", "25*": "y"}}, r"'25\*'.*'250'"),
     ({"type": "category", "values": {"25*": "x", "25": "x"}}, r"'25\*'.*'25'"),
     ({"type": "category", "values": {"a *": "x", "a*": "y"}}, r"'a\*'.*'a\*'"),
-    ({"type": "category", "values": {"*": "x"}}, r"'\*'"),
     ({"type": "category", "values": {"250.0*": "x"}}, r"'250.0'.*\(250.00.*250\).*'250\*'"),
     ({"type": "category", "values": {"250.*": "x"}}, r"'250\.'"),
     ({"type": "category", "values": {"+25*": "x"}}, r"'\+25'.*'25\*'"),
