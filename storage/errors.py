@@ -52,11 +52,29 @@ class OverspendError(RefusedError):
         What would fit instead: said first.
     fits : float
         The largest epsilon at which planning found that the same run would; 0 where it found or asked for none.
+    value : float or None
+        The account's epsilon after the charge, at the cap's delta; None where it is infinite.
+    bound : float or None
+        The epsilon of the cap.
     """
 
-    def __init__(self, reason: str, left: str = "", fits: float = 0.0) -> None:
-        super().__init__("; ".join(part for part in (left, reason) if part))
+    def __init__(
+        self,
+        reason: str,
+        left: str = "",
+        fits: float = 0.0,
+        *,
+        value: float | None = None,
+        bound: float | None = None,
+    ) -> None:
+        super().__init__("; ".join(part for part in (left, reason) if part), value=value, bound=bound)
         self.reason, self.fits = reason, fits
+        self.value: float | None = value
+        self.bound: float | None = bound
+
+    def leaving(self, left: str, fits: float = 0.0) -> Self:
+        """Return the same refusal, which says first what would fit instead."""
+        return type(self)(self.reason, left, fits, value=self.value, bound=self.bound)
 
 
 class PriceError(RefusedError):

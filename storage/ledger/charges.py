@@ -196,7 +196,7 @@ class Decision:
     reason : str
         For a refusal: what is spent, and what would be.
     details : mapping
-        Public numbers for reports: spent before, spent after, the filter in force.
+        Public numbers for reports: ``spent_before`` and ``spent_after``, the filter in force.
     totals : mapping
         What the account has spent with this plan, as :meth:`ChargePolicy.shortfall` reads it; stored with the plan and
         in the high-water marks.

@@ -211,9 +211,11 @@ class Ledger:
             changed = replace(account, cap=cap, changes=(*account.changes, change))
             status = self._decide(entries, changed, (), partition="", delta=cap.delta)
             if not status.admitted:
-                raise OverspendError(
+                raise _overspent(
+                    changed,
+                    status,
                     f"the cap of account {name!r} cannot become epsilon {cap.epsilon:g} at delta {cap.delta:g}: "
-                    f"{status.reason}"
+                    f"{status.reason}",
                 )
             entries.append(
                 Kind.CAP,
@@ -381,7 +383,8 @@ class Ledger:
     ) -> Decision:
         decision = self._decide(entries, account, new, partition=plan.partition, delta=plan.delta)
         if not decision.admitted:
-            raise OverspendError(decision.reason or f"account {account.name!r} has too little left for this plan")
+            left = decision.reason or f"account {account.name!r} has too little left for this plan"
+            raise _overspent(account, decision, left)
         return decision
 
     def is_charged(self, key: str) -> bool:
@@ -484,9 +487,11 @@ class Ledger:
         plan = PlanRequest(first.account, first.plan.partition, new, first.plan.delta, first.plan.run)
         decision = self._decide(entries, account, new, partition=plan.partition, delta=plan.delta)
         if not decision.admitted:
-            raise OverspendError(
+            raise _overspent(
+                account,
+                decision,
                 f"release {first.key!r} was computed again with another result, which costs it once more, and "
-                f"that does not fit: {decision.reason}"
+                f"that does not fit: {decision.reason}",
             )
         append_plan(entries, plan, new, decision, first.plan.key_ids, Kind.RECHARGE)
 
@@ -597,3 +602,9 @@ def _outcome(
         already_charged=tuple(release.key for release in plan.releases if release.key not in charged),
         details=details,
     )
+
+
+def _overspent(account: Account, decision: Decision, reason: str) -> OverspendError:
+    """Return the refusal of a charge, with what the account would have spent and its cap."""
+    after = decision.details.get("spent_after")
+    return OverspendError(reason, value=after, bound=None if account.cap is None else account.cap.epsilon)

@@ -126,7 +126,7 @@ def _saying_what_is_left(account: str) -> Iterator[None]:
         yield
     except OverspendError as refusal:
         left = one_more_run(account)
-        raise OverspendError(refusal.reason, "" if left is None else left.said) from None
+        raise refusal.leaving("" if left is None else left.said) from None
 
 
 def require_admissible(plan: RunPlan, shards: Sequence[ShardRef]) -> None:

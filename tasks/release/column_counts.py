@@ -191,7 +191,7 @@ def require_affordable(plan: CountsPlan) -> None:
         _require_room(plan)
     except OverspendError as refusal:
         left = OneMore(epsilon=_largest(plan), delta=plan.planned.delta, run=f"one more release of {_RUN}")
-        raise OverspendError(refusal.reason, left.said, left.epsilon) from None
+        raise refusal.leaving(left.said, left.epsilon) from None
 
 
 def _require_room(plan: CountsPlan) -> None:

@@ -58,12 +58,12 @@ def require_feasible(config: TrainingConfig) -> Prepared:
         if config.epsilon is None or config.horizon is not None:
             # All nights are one charge of Gaussian noise.
             room = one_more_run(account.name)
-            raise OverspendError(refusal.reason, "" if room is None else room.said) from None
+            raise refusal.leaving("" if room is None else room.said) from None
         left = _left(prepared.config)
         said = left.said
         if account.cap is not None and left.delta > account.cap.delta:
             said += f", which is above the cap's: choose --delta {tenth(account.cap.delta):g}"
-        raise OverspendError(refusal.reason, said, left.epsilon) from None
+        raise refusal.leaving(said, left.epsilon) from None
     return prepared
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -222,6 +223,7 @@ def test_the_epsilon_that_is_named_is_admitted_and_a_thousandth_more_is_not(
     prepare("clinic", algorithm="noisy-gd", trust="central", epsilon=0.6 / group).charge()
     with pytest.raises(OverspendError, match=r"^left") as refused:
         check("clinic", **config, epsilon=30.0)
+    assert refused.value.bound == 2.0 < (refused.value.value or math.inf), "planning keeps what the ledger says"
     named = float(str(refused.value).split("of epsilon up to ")[1].split(" ")[0])
     assert named == refused.value.fits > 0.01
     check("clinic", **config, epsilon=named)
