@@ -66,6 +66,9 @@ class PrivateClassifier(Scored, ClassifierMixin, PrivateEstimator):  # type: ign
         Of arrays: each a number, or one a feature. Numbers outside are clipped. Needed for private rows without schema.
     classes : sequence, optional
         The labels there may be, in order. Needed for private rows without schema.
+    positive : label, optional
+        Which of two classes scores, thresholds, ``aim``, precision, recall and F1 are of: it comes last in
+        ``classes_``. By default the schema's ``positive``, or the last class. It changes no release and costs nothing.
     public : bool
         The rows are nobody's secret: bounds and classes may be learnt from them, nothing is stored or charged, and the
         same noise is added.
@@ -101,6 +104,7 @@ class PrivateClassifier(Scored, ClassifierMixin, PrivateEstimator):  # type: ign
     Attributes
     ----------
     classes_ : array (K,)
+        In their declared order, but for ``positive``, which is last.
     coef_ : array (1 or K, p)
         Of raw features within their bounds, if the model is linear and bounds are given; otherwise of encoded ones. For
         rows whose encoding has norm 1, to which the others are scaled.
@@ -148,6 +152,7 @@ class PrivateClassifier(Scored, ClassifierMixin, PrivateEstimator):  # type: ign
 
     _: KW_ONLY
     classes: Sequence[Any] | None = None
+    positive: Any = None
     class_weight: Mapping[Any, float] | str | None = None
     aim: str | None = None
 
@@ -188,6 +193,19 @@ class PrivateClassifier(Scored, ClassifierMixin, PrivateEstimator):  # type: ign
         largest = max(weights.values())
         return {place: weight / largest for place, weight in weights.items()}
 
+    def _positive(self) -> str | None:
+        known, positive = self.classes_.tolist(), self.positive
+        if positive is None:
+            declared = "" if self.schema is None else self._columns.declared.label.positive
+            # Where other classes are given than the schema's, its positive one is none of them.
+            positive = declared if declared in known else None
+        elif len(known) != 2 or positive not in known:
+            raise ParameterError(
+                f"positive is {shown(positive)}; it must be one of two classes, and the classes are "
+                f"{', '.join(map(repr, known))}"
+            )
+        return None if positive is None else str(known.index(positive))
+
     def _target(self, y: NDArray[Any]) -> Target:
         declared: Any = self.classes
         if declared is None and self.schema is not None:
@@ -208,8 +226,9 @@ class PrivateClassifier(Scored, ClassifierMixin, PrivateEstimator):  # type: ign
             raise ParameterError(
                 f"there is one class, {self.classes_.tolist()[0]!r}; a classifier needs two at the least"
             )
-        if self._cloned and self.classes_.tolist() != np.unique(self.classes_).tolist():
-            warn_of_order(tuple(self.classes_.tolist()))
+        order = self.classes_.tolist()[:: -1 if self._positive() == "0" else 1]
+        if self._cloned and order != np.unique(self.classes_).tolist():
+            warn_of_order(tuple(order))
         places = {label: index for index, label in enumerate(self.classes_.tolist())}
         texts = canonical(list(places)).to_pylist()
         if len(places) < len(self.classes_) or named_twice([text for text in texts if text is not None]):

@@ -163,6 +163,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             "replicate": int(self.replicate),
             "parameters": self._parameters(records, width),
             "class_weight": self._class_weight(),
+            "positive": self._positive(),
             **(self._measuring() if measured else {}),
         }
         try:
@@ -174,10 +175,17 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         """Return what is released of held-out rows beside how the model does."""
         return {}
 
+    def _positive(self) -> str | None:
+        """Return the positive class by the name under which it is trained; None for the last one."""
+        return None
+
     def _take(self, fitted: Fitted) -> None:
         """Keep what a fit has released, and what follows from it."""
         self.guarantee_, self._charged = FitGuarantee(proved_of(fitted.plan)), fitted.charges
         self._maps, self._model, self._counts = fitted.maps, fitted.model, fitted.counts
+        if fitted.plan.identity.turned:
+            # As the logged model of a run has it: scores, thresholds and metrics are of the last class.
+            self._model, self.classes_ = fitted.model.turned(), self.classes_[::-1]
         self._normalisation = fitted.normalisation
         found = Evaluation()
         if fitted.statistics:

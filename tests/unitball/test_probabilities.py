@@ -314,3 +314,37 @@ def test_what_remains_is_admitted_at_the_estimators_own_delta(delta: float) -> N
         private(delta=delta, epsilon=1.01 * left, test_fraction=0.0).fit(rows, labels)
     fitted = private(delta=delta, epsilon=left, test_fraction=0.0).fit(rows, labels)
     assert (fitted.remaining_budget() or 0.0) < left
+
+
+def test_the_positive_class_may_be_the_first(rows: tuple[Any, Any]) -> None:
+    """Scores, sets and metrics are turned around, and nothing else: it is the same release."""
+    plain, turned = public().fit(*rows), public(positive="healthy").fit(*rows)
+    assert turned.classes_.tolist() == ["sick", "healthy"]
+    fresh, labels = drawn(2000, 4)
+    np.testing.assert_allclose(turned.decision_function(fresh), -plain.decision_function(fresh), atol=1e-12)
+    np.testing.assert_array_equal(turned.predict(fresh), plain.predict(fresh))
+    # The curve is fitted to the same bins from the other side.
+    np.testing.assert_allclose(turned.predict_proba(fresh), plain.predict_proba(fresh)[:, ::-1], atol=2e-3)
+    np.testing.assert_array_equal(turned.predict_set(fresh), plain.predict_set(fresh)[:, ::-1])
+    exact = (labels == "healthy")[turned.predict(fresh) == "healthy"].mean()
+    assert turned.measured_["precision_low"] < exact < turned.measured_["precision_high"]
+    assert turned.measured_["precision"] > plain.measured_["precision_high"]
+    assert turned.measured_["recall_sick"] == plain.measured_["recall_sick"]
+    aimed = public(positive="healthy", aim="recall=0.8").fit(*rows)
+    assert (aimed.predict(fresh)[labels == "healthy"] == "healthy").mean() == pytest.approx(0.8, abs=0.06)
+    with pytest.raises(ParameterError, match="'ill'"):
+        public(positive="ill").fit(*rows)
+    charged = private().fit(*rows).remaining_budget()
+    assert private(positive="healthy").fit(*rows).remaining_budget() == charged
+
+
+def test_a_schema_names_the_positive_class() -> None:
+    frame = pd.DataFrame({"age": np.linspace(20, 80, 300)})
+    labels = np.where(frame["age"] > 60, "sick", "healthy")
+    columns: list[dict[str, Any]] = [{"name": "age", "type": "numeric", "range": [18, 100]}]
+    label = {"name": "state", "type": "label", "classes": ["sick", "healthy"]}
+    for more, last in (({}, "healthy"), ({"positive": "sick"}, "sick")):
+        schema = {"format_version": 1, "columns": [*columns, label | more]}
+        model = PrivateClassifier(epsilon=300.0, public=True, schema=schema, random_state=0).fit(frame, labels)
+        assert model.classes_[-1] == last
+        assert (model.predict(frame) == labels).mean() > 0.8
