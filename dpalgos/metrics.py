@@ -78,15 +78,32 @@ def safe_name(name: str) -> str:
     return re.sub(_NOT_OF_NAMES, "_", name)
 
 
+def distinct_names(names: Sequence[str]) -> list[str]:
+    """Return names that may be part of metrics' names, no two alike: ``<=50K`` and ``>=50K`` have their places behind.
+
+    Parameters
+    ----------
+    names : sequence of str
+        All different.
+    """
+    found = [safe_name(name) for name in names]
+    while len(set(found)) < len(found):
+        found = [f"{name}_{place}" if found.count(name) > 1 else name for place, name in enumerate(found, 1)]
+    return found
+
+
+def class_names(classes: Sequence[str]) -> list[str]:
+    """Return how metrics of single classes call them: ``recall_<name>``; none of more than twenty."""
+    if len(classes) > _MOST_RECALLS:
+        return []
+    # Not to be taken for what stands beside another number: limits, noise, a reason.
+    ends = ("low", "high", "noise", "reason")
+    return distinct_names([f"{name}_class" if name.endswith(ends) else name for name in classes])
+
+
 def recalls(counts: Floats, classes: Sequence[str]) -> dict[str, float]:
     """Return the recall of each class by name, as ``recall_<class>``; none where there are more than twenty."""
-    if len(classes) > _MOST_RECALLS:
-        return {}
-    recalls_by_class = per_class(counts)[1]
-    names = (safe_name(name) for name in classes)
-    # Not to be taken for what stands beside another number: limits, noise, a reason.
-    safe = (f"{name}_class" if name.endswith(("low", "high", "noise", "reason")) else name for name in names)
-    return {f"recall_{name}": float(of) for name, of in zip(safe, recalls_by_class, strict=True)}
+    return {f"recall_{name}": float(of) for name, of in zip(class_names(classes), per_class(counts)[1], strict=False)}
 
 
 def rates_of_group(counts: Floats, classes: Sequence[str]) -> dict[str, float]:

@@ -11,7 +11,7 @@ from pydantic import BaseModel, SerializeAsAny
 from dpalgos.accounting.composition import TYPE_I_ERRORS, compose, gaussian_mu, trade_off
 from dpalgos.guarantees import Loss, PureEpsilon, rounded_up
 from dpalgos.measured import ENDS, Metrics, in_digits
-from dpalgos.metrics import safe_name
+from dpalgos.metrics import class_names, distinct_names, safe_name
 from dpalgos.sentences import sentence
 from storage.refs import DatasetRef, ReleaseRef, Unit
 from storage.results import append, is_recorded
@@ -404,13 +404,13 @@ def by_class(result: RunResult, most: int) -> list[str]:
     if result.many_classes is not None:
         return _what_stands_out(result, result.many_classes)
     metrics = result.metrics
-    names = [name.removeprefix("recall_") for name in metrics if name.startswith("recall_")]
-    names = [name for name in names if not is_limit(f"_{name}")]
+    of_class = zip(class_names(result.classes), result.classes, strict=False)
+    names = {name: shown for name, shown in of_class if f"recall_{name}" in metrics}
     more = [f"{len(names) - most} more with the run in MLflow"] if len(names) > most else []
-    names = names[:most]
+    names = dict(list(names.items())[:most])
     known = [name for name in names if result.metrics.is_known(f"recall_{name}")]
-    unknown = [f"`{name}`" for name in names if name not in known]
-    recalls = [f"{name} {shown_metric(result, f'recall_{name}')}" for name in known]
+    unknown = [f"`{shown}`" for name, shown in names.items() if name not in known]
+    recalls = [f"{names[name]} {shown_metric(result, f'recall_{name}')}" for name in known]
     if known and unknown:
         recalls.append(f"that of {_listed(unknown)} {NOT_MEASURED} {at_this_budget(result)}")
     of_people = ", by person" if result.identity.dataset.person else ""
@@ -419,7 +419,9 @@ def by_class(result: RunResult, most: int) -> list[str]:
         sentences = [f"The recall of {_listed(unknown)} {NOT_MEASURED} {at_this_budget(result)}."]
     several = result.identity.dataset.unit.several
     most_often = {
-        name: rounded_up(100 * metrics[of], 3) for name in names if (of := f"predicted_{name}_high") in metrics
+        shown: rounded_up(100 * metrics[of], 3)
+        for name, shown in names.items()
+        if (of := f"predicted_{name}_high") in metrics
     }
     limits = [f"`{name}` for at most {share:g} %" for name, share in most_often.items() if share < 100]
     if limits:
@@ -488,13 +490,14 @@ def rates_by_group(result: RunResult) -> dict[str, str]:
     metrics = [] if result.by_group is None else list(result.by_group.metrics.values())
     # A group without rows has no rates.
     named = max(map(list, metrics), key=len, default=[])
-    recalls = [name for name in named if name.startswith("recall_") and not is_limit(name)]
-    of_classes = dict(zip(recalls, result.classes, strict=False))
+    of_class = zip(class_names(result.classes), result.classes, strict=False)
+    classes = [(name, called) for name, called in of_class if f"recall_{name}" in named]
     two = len(result.classes) <= 2
     shown = {"accuracy": "accuracy"} | ({} if two else {"balanced_accuracy": "balanced"})
-    shown |= {name: f"recall {of_classes[name]}" for name in recalls[:_MOST_OF_GROUP]}
-    if two and recalls:
-        shown[f"predicted_{recalls[-1].removeprefix('recall_')}"] = f"predicted {of_classes[recalls[-1]]}"
+    shown |= {f"recall_{name}": f"recall {called}" for name, called in classes[:_MOST_OF_GROUP]}
+    if two and classes:
+        name, called = classes[-1]
+        shown[f"predicted_{name}"] = f"predicted {called}"
     return shown
 
 
@@ -545,7 +548,7 @@ def group_metrics(result: RunResult) -> dict[str, float]:
 
 def _groups_for_mlflow(of: ByGroup) -> list[tuple[str, Metrics]]:
     """Return what the names of each group's metrics begin with in MLflow, and these metrics."""
-    groups = _distinct([safe_name(one) for one in of.metrics])
+    groups = distinct_names(list(of.metrics))
     return [
         (f"{safe_name(f'by_{of.column}')}/{group}", own) for group, own in zip(groups, of.metrics.values(), strict=True)
     ]
@@ -557,11 +560,6 @@ def not_measured(result: RunResult) -> dict[str, str]:
     for prefix, metrics in [] if result.by_group is None else _groups_for_mlflow(result.by_group):
         reasons |= {f"{prefix}/{name}": why for name, why in metrics.reasons.items()}
     return reasons
-
-
-def _distinct(names: Sequence[str]) -> list[str]:
-    """Return names, those that are alike with their places behind them."""
-    return [name if names.count(name) == 1 else f"{name}_{place}" for place, name in enumerate(names, 1)]
 
 
 def append_result(config: TrainingConfig, result: RunResult) -> None:

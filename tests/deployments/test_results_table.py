@@ -5,13 +5,15 @@ from __future__ import annotations
 import io
 import re
 
+import numpy as np
 import pytest
 from rich.console import Console
 
 from deployments.cli.training import _measurements, results_table, shown_results
+from dpalgos.metrics import class_names, recalls
 from storage.refs import Visibility
 from tasks.tracking import reporting
-from tasks.tracking.results import RunResult, shown_metric
+from tasks.tracking.results import RunResult, by_class, shown_metric
 from tests.support.command_line import CommandLine
 from tests.tasks.tracking.test_figures import a_result, decided
 
@@ -178,3 +180,19 @@ def test_a_query_that_takes_longer_than_the_variable_says_is_stopped(
     monkeypatch.setenv("UNITBALL_SQL_SECONDS", "0.2")
     endless = "SELECT count(*) FROM range(10000000000) a, range(10000) b"
     commands(*words, endless).refused(2, "longer than 0.2 s", "UNITBALL_SQL_SECONDS")
+
+
+@pytest.mark.parametrize("classes", [("<=50K", ">50K"), ("<=50K", ">=50K"), ("low", "high")])
+def test_classes_are_called_as_they_are(classes: tuple[str, str]) -> None:
+    """MLflow takes neither `<` nor `>` in a metric's name; people read the class."""
+    counts = np.array([[80.0, 20.0], [30.0, 70.0]])
+    names = class_names(classes)
+    margins = {
+        f"predicted_{name}{end}": value for name in names for end, value in (("", 0.5), ("_low", 0.4), ("_high", 0.6))
+    }
+    result = a_result(classes=classes, metrics={**recalls(counts, classes), **margins, "held_out_rows": 200.0})
+    text = " ".join(by_class(result, 20))
+    for name, called, recall in zip(names, classes, (0.8, 0.7), strict=True):
+        assert f"{called} {recall:.3f}" in text
+        assert f"`{called}` for at most 60 %" in text
+        assert name == called or name not in text.replace(called, "")

@@ -156,3 +156,6 @@ def test_recalls_are_named_by_class() -> None:
     assert recalls(counts, ("<=50K", "yes, more")) == {"recall___50K": 0.75, "recall_yes_ more": 0.5}
     assert set(recalls(counts, ("low", "high"))) == {"recall_low_class", "recall_high_class"}, "limits have such names"
     assert recalls(np.eye(30), tuple(map(str, range(30)))) == {}
+    assert list(recalls(counts, ("<=50K", ">=50K")).values()) == [0.75, 0.5], "no class takes the place of another"
+    assert len(recalls(np.eye(4), ("a+", "a-", "a_1", "a__2"))) == 4
+    assert len(recalls(counts, ("low", "low_class"))) == 2
