@@ -57,7 +57,7 @@ from dpalgos.evaluators.error_distribution import ErrorDistribution
 from dpalgos.evaluators.noisy_sums import SQUARES_WEIGHT
 from dpalgos.guarantees import Setting
 from dpalgos.margins import TWO_SIDED
-from dpalgos.measured import Metrics, Scale
+from dpalgos.measured import TOO_MUCH_NOISE, Metrics, Scale
 from dpalgos.rows import Floats
 
 RANKS = (0.05, 0.5, 0.95)
@@ -291,7 +291,6 @@ def error_quantile(counts: ErrorCounts, rank: float) -> tuple[float, float, floa
     return min(max(value, low), high), low, high
 
 
-TOO_MUCH_NOISE = "the noise alone makes its margin wider than half of what the number can be"
 _WIDEST = 0.5
 OPEN_ENDED = "its 95 % margin reaches an end of the declared range"
 NO_DENOMINATOR = "the noise leaves no variance of the label that is surely above 0"

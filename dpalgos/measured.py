@@ -23,6 +23,7 @@ _REASON = "_reason"
 HOLDS_BOTH = "its 95 % margin holds what guessing gives and what a perfect model gives"
 HOLDS_ALL = "its 95 % margin holds every value that is possible"
 NO_VALUE = "the noise leaves no value"
+TOO_MUCH_NOISE = "the noise alone makes its margin wider than half of what the number can be"
 
 _NEAR, _WIDE = 0.01, 0.2
 

@@ -67,7 +67,7 @@ def describe(
     data frame
         A line a number: ``column``, ``kind``, ``what`` (bar, count, other, share, quartile, mean, missing), ``of``,
         ``value``, the ends ``low`` and ``high`` of its 95 % margin in the column's units, and ``measured``: where that
-        is false nothing can be said at this budget. An end that is None beside a value is open. Of differences also
+        is false nothing can be said at this budget, and ``reason`` says why. An end that is None beside a value is open. Of differences also
         ``here`` and ``there``. Its ``attrs`` hold what the release cost and who paid, and of a comparison ``measured``,
         ``beyond`` and ``by_chance``: how many differences are measured, how many leave their margin, and about how many
         would where nothing differs.
@@ -105,7 +105,7 @@ def describe(
 
 
 def _framed(columns: tuple[DescribedColumn, ...], terms: dict[str, Any]) -> pd.DataFrame:
-    names = ["column", "kind", "what", "of", "value", "low", "high", "measured"]
+    names = ["column", "kind", "what", "of", "value", "low", "high", "measured", "reason"]
     lines = [{"column": one.name, "kind": one.kind, **asdict(figure)} for one in columns for figure in one.figures]
     frame = pd.DataFrame(lines, columns=None if lines else names)
     frame.attrs |= terms

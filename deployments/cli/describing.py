@@ -203,7 +203,8 @@ def _histogram(bars: Sequence[Figure]) -> Iterator[str]:
         for one, value in zip(bars, values, strict=True)
     ]
     low, high = bars[0].of.split(" to ")[0], bars[-1].of.split(" to ")[-1]
-    yield f"  |{''.join(glyphs)}|  {len(bars)} bars from {low} to {high}, each ± {math.ceil(reach)} at most"
+    hidden = f"; ?: {_unmeasured()}" if "?" in glyphs else ""
+    yield f"  |{''.join(glyphs)}|  {len(bars)} bars from {low} to {high}, each ± {math.ceil(reach):,} at most{hidden}"
 
 
 def _counts(figures: Sequence[Figure]) -> Iterator[str]:

@@ -29,6 +29,7 @@ from deployments.cli.common import (
 from deployments.cli.entry_point import app, group_of
 from deployments.cli.given import refuse_beside
 from dpalgos.guarantees import rounded_up
+from dpalgos.measured import in_digits
 from dpalgos.parameters import ParameterError
 from storage.atomic import write_bytes
 from storage.errors import InputError
@@ -276,7 +277,7 @@ def effect_lines(found: Effects) -> Iterator[str]:
 
     for column in found.columns:
         yield ""
-        yield f"{column.name} ({column.kind}), spread {column.spread:.3g}, reference {column.reference}"
+        yield f"{column.name} ({column.kind}), spread {in_digits(column.spread, 3)}, reference {column.reference}"
         ranged = [part for part in column.parts if part.high is not None]
         single = [part for part in column.parts if part.high is None]
         if ranged and column.bar_rows:
@@ -286,12 +287,15 @@ def effect_lines(found: Effects) -> Iterator[str]:
         for place, name in enumerate(found.scores if ranged else ()):
             of = [part.scores[place] for part in ranged]
             ends = f"{worth_text(ranged[0].low)} to {worth_text(ranged[-1].high)}"
-            yield f"  |{heights(of, min(of), max(of))}|  {name}: {min(of):+.3g} to {max(of):+.3g}, from {ends}"
+            least, most = (found.score_text(one) for one in (min(of), max(of)))
+            yield f"  |{heights(of, min(of), max(of))}|  {name}: {least} to {most}, from {ends}"
         frequent = most_frequent(column, _MOST_VALUES) if len(single) > _MOST_VALUES else single
         shown = [part for part in frequent if part.high is None]
         longest = max((len(part.of) for part in shown), default=0)
-        for part in shown:
-            scores = "  ".join(f"{score:+.3f}" for score in part.scores)
+        texts = [[found.score_text(score) for score in part.scores] for part in shown]
+        wide = max((len(text) for of in texts for text in of), default=0)
+        for part, of_part in zip(shown, texts, strict=True):
+            scores = "  ".join(text.rjust(wide) for text in of_part)
             counted = "" if part.rows is None else "  {:,.0f} [{:,.0f}, {:,.0f}] ".format(*part.rows) + found.unit
             yield f"  {part.of.ljust(longest)}  {scores}{counted}"
         if len(shown) < len(single):
@@ -300,7 +304,7 @@ def effect_lines(found: Effects) -> Iterator[str]:
         yield ""
         yield "pairs of columns by the weight of their products"
         for pair in found.pairs:
-            yield f"  {pair.weight:.3g}  {' × '.join(pair.columns)}"
+            yield f"  {in_digits(pair.weight, 3)}  {' × '.join(pair.columns)}"
 
 
 @models.command(epilog="Example: unitball model onnx clinic.unitball -o clinic.onnx")

@@ -34,30 +34,47 @@ def draw_description(found: Description) -> bytes:
         terms = found.terms
         figure.suptitle(
             f"{terms.dataset}: epsilon {terms.epsilon:g} at delta {terms.delta:g} for a {terms.unit}; whiskers are "
-            "95 % margins"
+            f"95 % margins{f'; ?: {UNMEASURED}' if any(_hidden(one) for one in found.all) else ''}"
         )
         return png_of(figure, 120)
 
 
+def _drawn(column: DescribedColumn) -> list[Figure]:
+    return column.of("bar", "count", "other") or column.of("share")
+
+
+def _hidden(column: DescribedColumn) -> bool:
+    """Whether some of a column's bars cannot be measured, and others can."""
+    return len({one.measured for one in _drawn(column)}) > 1
+
+
 def _draw(axes: Axes, column: DescribedColumn, counted: str) -> None:
     axes.set_title(f"{column.name} ({column.kind})", fontsize=9)
-    bars = [one for one in column.of("bar", "count", "other") or column.of("share") if one.measured]
-    if not bars:
+    bars = _drawn(column)
+    known = np.array([one.measured for one in bars], dtype=bool)
+    if not known.any():
         axes.text(0.5, 0.5, UNMEASURED, ha="center", va="center", transform=axes.transAxes, fontsize=8)
         axes.set_xticks([])
         axes.set_yticks([])
         return
-    values, low, high = (np.array([_number(one, end) for one in bars]) for end in ("value", "low", "high"))
+    measured = [one for one in bars if one.measured]
+    values, low, high = (np.array([_number(one, end) for one in measured]) for end in ("value", "low", "high"))
     places = np.arange(len(bars))
-    axes.bar(places, values, width=0.9, color=BLUE, alpha=0.75)
-    axes.errorbar(places, values, yerr=[values - low, high - values], fmt="none", ecolor="#333333", elinewidth=0.8)
+    axes.bar(places[known], values, width=0.9, color=BLUE, alpha=0.75)
+    yerr = [values - low, high - values]
+    axes.errorbar(places[known], values, yerr=yerr, fmt="none", ecolor="#333333", elinewidth=0.8)
+    # It keeps its place: without it the axis would end where the others do.
+    for place in places[~known]:
+        axes.text(place, 0.03, "?", ha="center", transform=axes.get_xaxis_transform(), fontsize=9, color="#777777")
+    axes.set_xlim(-0.6, len(bars) - 0.4)
     axes.set_ylim(bottom=0.0)
     if bars[0].what != "share":
         axes.yaxis.set_major_formatter("{x:,.0f}")
     axes.set_ylabel("share" if bars[0].what == "share" else counted, fontsize=8)
-    if bars[0].what == "bar":
+    starts, stops = ([one.of.split(" to ")[end] for one in bars] for end in (0, -1))
+    if bars[0].what == "bar" and starts[1:] == stops[:-1]:
         # The edges of bars, and not their middles: at most five of them.
-        edges = [*(one.of.split(" to ")[0] for one in bars), bars[-1].of.split(" to ")[-1]]
+        edges = [*starts, stops[-1]]
         step = max(1, math.ceil(len(bars) / 4))
         shown = [*range(0, len(bars), step), len(bars)]
         axes.set_xticks([place - 0.5 for place in shown], [edges[place] for place in shown], fontsize=7)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -37,7 +37,7 @@ from dpalgos.column_margins import (
 )
 from dpalgos.guarantees import GaussianMu
 from dpalgos.histograms import ColumnCounts
-from dpalgos.measured import in_digits
+from dpalgos.measured import TOO_MUCH_NOISE, in_digits
 from dpalgos.rows import Floats
 from storage.columns.column import MissingRows
 from storage.errors import InputError, RefusedError
@@ -70,6 +70,8 @@ class Figure:
         open: the value lies in the part of the range at that end, or beyond it.
     measured : bool
         Whether anything is said.
+    reason : str or None
+        Why nothing is; None where something is.
     """
 
     what: str
@@ -78,6 +80,11 @@ class Figure:
     low: Worth | None
     high: Worth | None
     measured: bool
+    reason: str | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        # A ratio to so few rows that their noise hides them has no margin that ends.
+        object.__setattr__(self, "reason", None if self.measured else TOO_MUCH_NOISE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -51,7 +51,8 @@ class Item:
         amount = "unbounded" if self.epsilon is None else f"{rounded_up(self.epsilon, _DIGITS):g}"
         more = len(self.releases) - _MOST_SHOWN
         shown = ", ".join(self.releases[:_MOST_SHOWN]) + (f" and {more} more" if more > 0 else "")
-        return f"{self.run} ({shown}), epsilon {amount} at delta {rounded_up(self.delta, _DIGITS):g}"
+        what = self.run if self.releases == (self.run,) else f"{self.run} ({shown})"
+        return f"{what}, epsilon {amount} at delta {rounded_up(self.delta, _DIGITS):g}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from sklearn.pipeline import Pipeline
 
 OTHER, NONE, MISSING = "other", "none of its values", "missing"
+PREDICTION = "prediction"
+"""The one score of a model of numbers."""
 EFFECTS = "effects.json"
 """Artifact of a run in MLflow."""
 _NOTE = (
@@ -160,6 +162,11 @@ class Effects:
         """Return it as JSON."""
         return asdict(self)
 
+    def score_text(self, score: float, digits: int = 3) -> str:
+        """Return a score for people: one of a class with its sign, a predicted number as it is."""
+        of_class = self.scores != (PREDICTION,)
+        return ("+" if of_class and score >= 0 else "") + in_digits(score, digits)
+
     def to_frame(self) -> pd.DataFrame:
         """Return a line a part: its column and kind, ``of``, ``low``, ``high``, ``rows``, and the scores."""
         lines = [
@@ -238,7 +245,7 @@ def effects_of(pipeline: Pipeline, path: Sequence[ReleaseRef]) -> Effects:
 
     return described_effects(
         score,
-        tuple(f"score {name}" for name in classes[1 if len(classes) == 2 else 0 :]) or ("prediction",),
+        tuple(f"score {name}" for name in classes[1 if len(classes) == 2 else 0 :]) or (PREDICTION,),
         [Column(**place.model_dump()) for place in schema.places],
         scales_under(schema, clips=OnViolation(pipeline[0].on_violation).clips),
         schema.missing_row(),
@@ -398,10 +405,11 @@ def card_of(found: Effects) -> str:
             step = max(len(of) // _CARD_POINTS, 1)
             curve = [float(np.mean(of[at : at + step])) for at in range(0, len(of), step)]
             bars = heights(curve, min(curve), max(curve))
-            lines.append(f"- {_short(column.name)}: {min(of):+.3g} to {max(of):+.3g} `{bars}` {_ends(known)}")
+            least, most = (found.score_text(one) for one in (min(of), max(of)))
+            lines.append(f"- {_short(column.name)}: {least} to {most} `{bars}` {_ends(known)}")
         else:
-            least, most = (pick(known, key=lambda part: part.scores[0]) for pick in (min, max))
-            ends = (f"{part.scores[0]:+.3g} ({_short(part.of)})" for part in (least, most))
+            two = (pick(known, key=lambda part: part.scores[0]) for pick in (min, max))
+            ends = (f"{found.score_text(part.scores[0])} ({_short(part.of)})" for part in two)
             lines.append(f"- {_short(column.name)}: {' to '.join(ends)}")
     left = len(found.columns) - len(lines)
     if left > 0:

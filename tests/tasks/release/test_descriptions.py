@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure as MatplotlibFigure
 from scipy.stats import binom
 
 import unitball
@@ -29,10 +30,11 @@ from tasks.accounts.terms import gaussian_delta
 from tasks.datasets import scales
 from tasks.datasets.registration import find_dataset, ingest
 from tasks.datasets.request import IngestRequest
+from tasks.experiments import description_figure
 from tasks.preparation.paid_counts import paid_counts
 from tasks.preparation.partitions import make_partition
 from tasks.release.column_counts import counts_of, plan_counts
-from tasks.release.descriptions import compared, described
+from tasks.release.descriptions import DescribedColumn, Figure, compared, described
 from tasks.release.seen_rows import rows_of
 from tests.support.command_line import CommandLine
 
@@ -406,7 +408,7 @@ def test_a_first_describe_opens_the_account_and_the_second_costs_nothing(command
     assert names == ["age", "blood_pressure", "cholesterol", "smoker", "ward"]
     frame = unitball.describe("clinic", epsilon=0.5, plot=tmp_path / "clinic.png")
     assert frame.attrs["key"] == first["terms"]["key"]
-    assert list(frame.columns) == ["column", "kind", "what", "of", "value", "low", "high", "measured"]
+    assert list(frame.columns) == ["column", "kind", "what", "of", "value", "low", "high", "measured", "reason"]
     assert len(frame) == sum(len(column["figures"]) for column in [first["label"], *first["columns"]])
     assert (tmp_path / "clinic.png").read_bytes()[:4] == b"\x89PNG"
     assert len(open_ledger().charges("clinic-2026")) == 1
@@ -670,3 +672,59 @@ def test_two_versions_of_names_that_are_markup(commands: CommandLine, tmp_path: 
     assert outcome.code == 0, outcome
     assert "share [bold]" in outcome.out
     assert "[/no]" in outcome.out
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, 20), (17, 90), (-3, 5), (0, 2000)])
+def test_bars_of_whole_numbers_hold_whole_numbers(low: int, high: int, root: Path, tmp_path: Path) -> None:
+    """Each number is in one bar, and each bar has as many rows as its name says: 64 bins, with and without two a number."""
+    random = np.random.default_rng(7)
+    cells = pd.Series(random.integers(low, high + 1, ROWS))
+    frame = pd.DataFrame({"visits": cells, "outcome": random.choice(["well", "ill"], ROWS)})
+    frame.to_csv(tmp_path / "visits.csv", index=False)
+    (tmp_path / "visits.yaml").write_text(
+        f"format_version: 1\ncolumns:\n  - {{name: visits, type: numeric, range: [{low}, {high}], whole: true}}\n"
+        "  - {name: outcome, type: label, classes: [well, ill]}\n"
+    )
+    dataset = ingest(
+        IngestRequest(
+            name="visits",
+            format="csv",
+            path=tmp_path / "visits.csv",
+            schema_path=tmp_path / "visits.yaml",
+            epsilon_cap=3.0,
+            delta_cap=1e-6,
+        )
+    )
+    (counts,) = noisy(dataset, 1, 50.0, noise=False)
+    (column,) = described(dataset, counts)[1]
+    bars = column.of("bar")
+    ends = [[int(end.replace(",", "")) for end in bar.of.split(" to ")] for bar in bars]
+    assert (ends[0][0], ends[-1][-1]) == (low, high)
+    assert [one[0] for one in ends[1:]] == [one[-1] + 1 for one in ends[:-1]], "none twice, and none between"
+    exact = [int(cells.between(one[0], one[-1]).sum()) for one in ends]
+    assert [round(float(bar.value or 0.0)) for bar in bars] == exact
+    assert all(float(one.value).is_integer() for one in column.of("quartile") if isinstance(one.value, float))
+    # In the figure each bar is called by its numbers, and not by edges that two of them would share.
+    axes = MatplotlibFigure().add_subplot()
+    description_figure._draw(axes, column, "rows")
+    named = {text.get_text() for text in axes.get_xticklabels()}
+    assert named <= {bar.of for bar in bars}
+
+
+def test_what_cannot_be_measured_has_its_reason_and_its_place(commands: CommandLine) -> None:
+    """In JSON, in the frame and in the figure: a bar that is left out would end the axis where the others do."""
+    found = commands.succeeds("describe", "clinic", "--epsilon", 0.02, "--path", CLINIC, *WORDS, *CAP)
+    figures = [one for column in [found["label"], *found["columns"]] for one in column["figures"]]
+    unknown = [one for one in figures if one["value"] is None]
+    assert len(unknown) > 5
+    assert all(one["reason"] for one in unknown)
+    assert not any(one["reason"] for one in figures if one["measured"])
+    frame = unitball.describe("clinic", epsilon=0.02)
+    assert frame["reason"].notna().sum() == len(unknown)
+    known = Figure(what="bar", of="0 to 5", value=4.0, low=2.0, high=6.0, measured=True)
+    hidden = Figure(what="bar", of="5 to 10", value=None, low=None, high=None, measured=False)
+    axes = MatplotlibFigure().add_subplot()
+    description_figure._draw(axes, DescribedColumn(name="age", kind="number", figures=(known, hidden)), "rows")
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["0", "5", "10"]
+    assert [text.get_text() for text in axes.texts] == ["?"]
+    assert len(axes.patches) == 1
