@@ -67,10 +67,10 @@ def describe(
     data frame
         A line a number: ``column``, ``kind``, ``what`` (bar, count, other, share, quartile, mean, missing), ``of``,
         ``value``, the ends ``low`` and ``high`` of its 95 % margin in the column's units, and ``measured``: where that
-        is false nothing can be said at this budget, and ``reason`` says why. An end that is None beside a value is open. Of differences also
-        ``here`` and ``there``. Its ``attrs`` hold what the release cost and who paid, and of a comparison ``measured``,
-        ``beyond`` and ``by_chance``: how many differences are measured, how many leave their margin, and about how many
-        would where nothing differs.
+        is false nothing can be said at this budget, and ``reason`` says why. An end that is None beside a value is
+        open. Of differences also ``here`` and ``there``. Its ``attrs`` hold what the release cost and who paid, and of
+        a comparison ``measured``, ``beyond`` and ``by_chance``: how many differences are measured, how many leave
+        their margin, and about how many would where nothing differs.
 
     Raises
     ------

@@ -439,16 +439,17 @@ def _what_stands_out(result: RunResult, many: ManyClasses) -> list[str]:
         return "" if low is None or high is None else f" ({low:{form}} to {high:{form}})"
 
     named = [
-        f"`{one.true}` as `{one.predicted}` {one.rows:,.0f}{margin(one.low, one.high, ',.0f')}"
+        f"`{one.true}` as `{one.predicted}`: {one.rows:,.0f}{margin(one.low, one.high, ',.0f')}"
         for one in many.confusions
     ]
     most = math.ceil(many.others_at_most)
     pairs = len(result.classes) * (len(result.classes) - 1)
-    rest = f"Any other of the {pairs} pairs of classes has at most {most:,} {several}."
+    counted = f"{most:,} {several}" if most != 1 else "one"
+    rest = f"Any other of the {pairs} pairs of classes has at most {counted}."
     if named:
         confused = f"Largest confusions, in held-out {several}: {'; '.join(named)}. {rest}"
     else:
-        confused = f"No confusion of two classes can be told from none: each of {pairs} has at most {most:,} {several}."
+        confused = f"No confusion of two classes can be told from none: each of {pairs} has at most {counted}."
     if many.noisy and named:
         confused += " These margins are of the noise, and hold for all pairs at once and so for the largest."
 

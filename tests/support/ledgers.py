@@ -36,7 +36,8 @@ class SumOfEpsilons:
         after = max((spent.get(p, 0.0) + costs.get(p, {}).get("epsilon", 0.0) for p in {*spent, *costs}), default=0.0)
         admitted = cap is None or after <= cap.epsilon + 1e-9
         reason = "" if cap is None or admitted else f"{cap.epsilon - before:g} is left"
-        return Decision(admitted, costs, reason, {"spent_before": before, "spent_after": after}, totals={"epsilon": after})
+        details = {"spent_before": before, "spent_after": after}
+        return Decision(admitted, costs, reason, details, totals={"epsilon": after})
 
     def shortfall(self, history: History, totals: Mapping[str, Any], terms: AccountTerms) -> dict[str, float]:
         now = self.decide(history, (), partition="", delta=0.0, terms=AccountTerms()).totals["epsilon"]

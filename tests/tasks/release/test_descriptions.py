@@ -676,7 +676,7 @@ def test_two_versions_of_names_that_are_markup(commands: CommandLine, tmp_path: 
 
 @pytest.mark.parametrize(("low", "high"), [(0, 20), (17, 90), (-3, 5), (0, 2000)])
 def test_bars_of_whole_numbers_hold_whole_numbers(low: int, high: int, root: Path, tmp_path: Path) -> None:
-    """Each number is in one bar, and each bar has as many rows as its name says: 64 bins, with and without two a number."""
+    """Each number is in one bar, which has as many rows as its name says; 64 bins, with and without two per number."""
     random = np.random.default_rng(7)
     cells = pd.Series(random.integers(low, high + 1, ROWS))
     frame = pd.DataFrame({"visits": cells, "outcome": random.choice(["well", "ill"], ROWS)})
