@@ -95,10 +95,10 @@ def scheduled_deployments(current: Sequence[Schedule] | None = None) -> list[dic
     expected, _ = forecast(current)
     trainings = [_training(one, told(one, expected[one.full_name])) for one in current if one.trains]
     # What several of a data set's schedules score alike is scored once after each training.
-    scored: dict[tuple[str, str | None, str | None], Schedule] = {}
+    scored: dict[tuple[object, ...], Schedule] = {}
     for one in current:
         if one.scoring_input is not None:
-            key = (one.dataset, one.scoring_input, one.scoring_id)
+            key = (one.dataset, one.scoring_input, one.scoring_id, one.scoring_coverage)
             scored[key] = one if key not in scored or scored[key].paused else scored[key]
     return trainings + [_scoring(one) for one in scored.values()]
 
@@ -141,9 +141,9 @@ def _training(schedule: Schedule, outlook: str) -> dict[str, Any]:
 
 
 def _scoring(schedule: Schedule) -> dict[str, Any]:
-    request = {"input": schedule.scoring_input, "prefer_champion": True}
-    if schedule.scoring_id is not None:
-        request["id_column"] = schedule.scoring_id
+    request: dict[str, Any] = {"input": schedule.scoring_input, "prefer_champion": True}
+    for name, value in (("id_column", schedule.scoring_id), ("coverage", schedule.scoring_coverage)):
+        request |= {} if value is None else {name: value}
     trained = {
         "type": "event",
         "expect": [str(Event.TRAINED)],

@@ -232,6 +232,7 @@ def score(
     input: Annotated[str, _AS_SAID, _of_scoring("input")],  # as `unitball predict` calls it
     id_column: Annotated[str | None, _AS_SAID, _of_scoring("id_column")] = None,
     prefer_champion: Annotated[bool, _AS_SAID, _of_scoring("prefer_champion")] = False,
+    coverage: Annotated[float | None, _AS_SAID, _of_scoring("coverage")] = None,
 ) -> str:
     """Score as :func:`flows.batch_scoring.batch_scoring` does.
 
@@ -241,6 +242,7 @@ def score(
         Naming the field, the value and the bound.
     """
     asked = {"model": model, "input": input, "id_column": id_column, "prefer_champion": prefer_champion}
+    asked |= {"coverage": coverage}
     return scoring.batch_scoring.fn(validated(ScoringRequest, asked))
 
 

@@ -24,7 +24,7 @@ from tasks.runtime.progress import report_progress
 from tasks.runtime.settings import current_root
 from tasks.runtime.steps import step
 from tasks.tracking.artifacts import show_budgets, show_figure
-from tasks.tracking.flavor import predict_file
+from tasks.tracking.flavor import Covering, predict_file, promised_by
 from tasks.tracking.models import (
     Comparison,
     ModelComparison,
@@ -60,7 +60,9 @@ def score(request: ScoringRequest) -> str:
     ------
     InputError
         If there is no such model, or the rows cannot be read: the reason may quote them, and is for their owner at
-        ``unitball predict`` alone.
+        ``unitball predict`` alone. If the model has no released counts for the coverage that is asked for.
+    dpalgos.conformal.UnreachableError
+        If they do not admit it.
     """
     root = current_root()
     model = find_model(root, chosen_model(root, request))
@@ -70,8 +72,11 @@ def score(request: ScoringRequest) -> str:
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%f")
     output = folder / f"{model.name}-v{model.version}-{stamp}.parquet"
     pipeline = load_model(root, model)
+    covering = Covering.of(pipeline, request.coverage)
+    # What there is to say against a coverage is public, and so it is said before rows are read.
+    claims = promised_by(pipeline, covering)
     try:
-        predict_file(pipeline, Path(request.input), output, id_column=request.id_column)
+        predict_file(pipeline, Path(request.input), output, id_column=request.id_column, covering=covering)
     except Exception as error:
         raise InputError(
             f"the rows could not be predicted ({type(error).__name__}); what is wrong with them is for their owner: "
@@ -80,7 +85,8 @@ def score(request: ScoringRequest) -> str:
     report_progress("scoring", f"{model.name} version {model.version}")
     # What is in the file is for its owner alone.
     create_markdown_artifact(
-        f"Scored with {model.name} version {model.version}: `private/predictions/{output.name}` below the root.",
+        f"Scored with {model.name} version {model.version}: `private/predictions/{output.name}` below the root."
+        + "".join(f"\n\n{claim}." for claim in claims),
         key="scoring",
         description="Scoring",
     )

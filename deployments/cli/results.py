@@ -479,7 +479,7 @@ def predict(
     ] = None,
 ) -> Answer:
     """Predict each row of a file; rows that the schema refuses get a reason instead of a prediction."""
-    from tasks.tracking.flavor import Covering, counts_in, predict_file, promised
+    from tasks.tracking.flavor import Covering, predict_file, promised_by
     from tasks.tracking.models import decision_of, find_model, guaranteed, load_model, trained_on_people
 
     require_readable(source, "--input")
@@ -488,8 +488,7 @@ def predict(
         pipeline = load_model(current_root(), version)
         covering = Covering(interval, sets)
         done = predict_file(pipeline, source, output, id_column=id_column, threshold=threshold, covering=covering)
-        coverage, names = covering.coverage, [str(name) for name in getattr(pipeline, "classes_", ())]
-        claims = [] if coverage is None else promised(counts_in(pipeline, covering), coverage, names)
+        coverage, claims = covering.coverage, promised_by(pipeline, covering)
         promise = guaranteed(current_root(), version)
         decision = decision_of(current_root(), version, pipeline, threshold)
         of_people = hasattr(pipeline, "predict_proba") and trained_on_people(current_root(), version)

@@ -306,6 +306,10 @@ def schedule(
         Path | None, typer.Option(help="Score these rows after each training, by the champion where there is one.")
     ] = None,
     score_id: Annotated[str | None, typer.Option(help="A column of --score-input that is kept.")] = None,
+    score_coverage: Annotated[
+        float | None,
+        typer.Option(help="Coverage, such as 0.9: add intervals to predicted numbers, or sets to predicted classes."),
+    ] = None,
     compare_epsilon: Annotated[
         float | None,
         typer.Option(help="Charge this to held-out rows, to compare a trained model with the champion."),
@@ -342,13 +346,12 @@ def schedule(
             if score_input is None
             else str(require_readable(score_input, "--score-input").absolute()),
             scoring_id=score_id,
+            scoring_coverage=score_coverage,
             comparison_epsilon=compare_epsilon,
             promote=promote,
         )
     except ValidationError as error:
-        raise ParameterError(
-            "; ".join(faults(error, {"name": "--name", "comparison_epsilon": "--compare-epsilon"}))
-        ) from None
+        raise ParameterError("; ".join(faults(error, _SCHEDULE_OPTIONS))) from None
     try:
         # Before the budget is asked: what never comes costs nothing.
         timing.next_dates(1)
@@ -382,6 +385,11 @@ def schedule(
     )
 
 
+_SCHEDULE_OPTIONS = {
+    "name": "--name",
+    "comparison_epsilon": "--compare-epsilon",
+    "scoring_coverage": "--score-coverage",
+}
 _FOLLOWED = "`unitball serve` follows within seconds where it runs, and otherwise when it starts"
 
 

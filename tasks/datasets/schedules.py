@@ -21,6 +21,7 @@ from storage.encoder import Encoder, PictureEncoder, encoder_of
 from storage.errors import InputError, StorageError
 from storage.readers.picture_files import asked_pictures
 from storage.readers.raw_tables import PARQUET, names_of, raw_rows
+from storage.refs import DatasetRef
 from tasks.planning.configuration import TrainingConfig, faults
 from tasks.runtime.settings import current_layout
 from tasks.runtime.stores import open_catalog
@@ -44,6 +45,10 @@ def _called(name: str) -> str:
 
 Charged = Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)]
 """An epsilon that held-out rows are charged."""
+Coverage = Annotated[float, Field(ge=0.5, lt=1, allow_inf_nan=False)]
+"""The probability with which an interval holds a number, or a set the class."""
+COVERED = "Coverage, such as 0.9: add intervals to predicted numbers, or sets to predicted classes."
+"""What a coverage adds to scored rows."""
 
 
 class Schedule(BaseModel, frozen=True, extra="forbid"):
@@ -71,6 +76,7 @@ class Schedule(BaseModel, frozen=True, extra="forbid"):
     ] = None
     promote: Annotated[bool, Field(description="A trained model that is better becomes champion.")] = False
     scoring_id: Annotated[str | None, Field(description="A column of these rows that is kept.")] = None
+    scoring_coverage: Annotated[Coverage | None, Field(description=COVERED)] = None
 
     @model_validator(mode="before")
     @classmethod
@@ -91,8 +97,9 @@ class Schedule(BaseModel, frozen=True, extra="forbid"):
             raise ParameterError(
                 "nothing starts it: give --nightly, --cron, --on-new-version or --score-input (or --remove)"
             )
-        if self.scoring_id is not None and self.scoring_input is None:
-            raise ParameterError("--score-id is a column of rows to score: say which with --score-input")
+        for option, value in (("--score-id", self.scoring_id), ("--score-coverage", self.scoring_coverage)):
+            if value is not None and self.scoring_input is None:
+                raise ParameterError(f"{option} {value} is of rows to score: say which with --score-input")
         return self
 
     @property
@@ -328,6 +335,8 @@ def pause_schedule(dataset: str, name: str | None = None, *, paused: bool) -> Sc
 def require_scorable(schedule: Schedule) -> None:
     """Look at the rows that a schedule scores: that they can be read as the data set's, and have the column to keep.
 
+    A coverage needs models that release counts of held-out rows.
+
     Raises
     ------
     storage.errors.InputError
@@ -337,8 +346,29 @@ def require_scorable(schedule: Schedule) -> None:
         return
     registration = open_catalog().get(schedule.dataset)
     layout = current_layout()
-    encoder = encoder_of(declared_table(layout, dataset_ref(layout, registration.version)))
+    dataset = dataset_ref(layout, registration.version)
+    if schedule.scoring_coverage is not None and schedule.trains:
+        _require_counts(schedule.config, dataset, schedule.scoring_coverage)
+    encoder = encoder_of(declared_table(layout, dataset))
     require_columns(Path(schedule.scoring_input), encoder, schedule.scoring_id)
+
+
+def _require_counts(config: TrainingConfig, dataset: DatasetRef, coverage: float) -> None:
+    """Refuse a coverage where the schedule's own models will have no intervals or sets."""
+    if config.horizon is not None:
+        raise InputError(
+            f"--score-coverage is {coverage:g} and --horizon {config.horizon}; rows of one night need not be like those "
+            "of the next, so nights release no counts for intervals or sets: leave one of them out"
+        )
+    if dataset.classes and not config.roc:
+        raise InputError(
+            f"--score-coverage is {coverage:g}; sets of classes follow from released scores of held-out rows: add --roc"
+        )
+    if not dataset.private or not config.evaluation:
+        raise InputError(
+            f"--score-coverage is {coverage:g}; intervals and sets follow from a charged release of held-out rows: "
+            "private rows without --no-evaluation make it"
+        )
 
 
 def require_columns(source: Path, encoder: Encoder | None, id_column: str | None) -> None:

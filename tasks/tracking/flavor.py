@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from dpalgos.conformal import SIMULATED, HeldOutErrors, HeldOutScores
+from dpalgos.measured import in_digits
 from dpalgos.pipeline import TRUSTED_TYPES, BoundedRegressor, ScoredClassifier
 from dpalgos.rows import Floats
 from storage.atomic import PREFIX
@@ -182,6 +183,11 @@ class Covering:
                 "give one of them"
             )
 
+    @classmethod
+    def of(cls, pipeline: Pipeline, coverage: float | None) -> Covering:
+        """Return a coverage as what a model's predictions can have: intervals of numbers, sets of classes."""
+        return cls(sets=coverage) if hasattr(pipeline[-1], "classes_") else cls(interval=coverage)
+
     @property
     def coverage(self) -> float | None:
         """The one that is asked for."""
@@ -250,6 +256,22 @@ def _cover(pipeline: Pipeline, covering: Covering) -> _Cover:
     return sets
 
 
+def promised_by(pipeline: Pipeline, covering: Covering) -> list[str]:
+    """Return what is claimed of the intervals or sets that are asked for, in sentences; none where none are.
+
+    Raises
+    ------
+    InputError
+        As :func:`counts_in` does.
+    dpalgos.conformal.UnreachableError
+        If the released counts do not admit the coverage.
+    """
+    if covering.coverage is None:
+        return []
+    names = [str(name) for name in getattr(pipeline[-1], "classes_", ())]
+    return promised(counts_in(pipeline, covering), covering.coverage, names)
+
+
 def promised(found: HeldOutErrors | HeldOutScores, coverage: float, classes: Sequence[str] = ()) -> list[str]:
     """Return what is claimed of intervals or sets at a coverage, in sentences.
 
@@ -267,7 +289,7 @@ def promised(found: HeldOutErrors | HeldOutScores, coverage: float, classes: Seq
     if isinstance(found, HeldOutErrors):
         below, above = found.distances(coverage)
         claim = (
-            f"intervals from {below:.4g} below to {above:.4g} above the prediction, within the declared range: with "
+            f"intervals from {in_digits(below)} below to {in_digits(above)} above the prediction, within the declared range: with "
             f"probability 0.95 over noise and held-out rows, {drawn} has its label in the interval with probability "
             f"{coverage:g} or more"
         )

@@ -29,7 +29,7 @@ from storage.model_records import WITHDRAWN, AuditRecord, ModelRecords, VersionR
 from storage.refs import DatasetRef, Labels, ReleaseRef, ShardRef
 from tasks.accounts.ledger import open_ledger
 from tasks.accounts.terms import relation_of
-from tasks.datasets.schedules import Charged
+from tasks.datasets.schedules import COVERED, Charged, Coverage
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.identity import code_version
 from tasks.planning.plans import RunPlan
@@ -775,6 +775,7 @@ class ScoringRequest(BaseModel, frozen=True, extra="forbid"):
     prefer_champion: Annotated[bool, Field(description=f"Score with NAME@{CHAMPION} instead, where there is one.")] = (
         False
     )
+    coverage: Annotated[Coverage | None, Field(description=COVERED, examples=[0.9])] = None
 
 
 def chosen_model(root: Path, request: ScoringRequest) -> str:

@@ -58,6 +58,15 @@ def test_rows_to_score_become_a_deployment_that_trainings_start(
     new = tmp_path / "new.parquet"
     pq.write_table(pa.table({"a": [1], "features": [[0.1] * 5]}), new)
     scored = ("--score-input", str(new), "--score-id", "a", "--algorithm", "noisy-gd", "--epsilon", "0.1")
+    covered = ("--roc", "--score-coverage", "0.9")
+    clinic("schedule", "clinic", "--nightly", *scored, "--score-coverage", "0.9").refused(2, "--roc")
+    clinic("schedule", "clinic", "--nightly", *scored, "--roc", "--score-coverage", "1.5").refused(
+        2, "--score-coverage", "1.5"
+    )
+    clinic.succeeds("schedule", "clinic", *scored, *covered, "--name", "sets")
+    (sets,) = scheduled_deployments()
+    assert sets["triggers"][0].parameters["coverage"] == 0.9
+    clinic.succeeds("schedule", "clinic", "--remove", "--name", "sets")
     clinic.succeeds("schedule", "clinic", *scored)
     (scoring,) = scheduled_deployments()
     assert (scoring["name"], scoring["entrypoint"]) == ("clinic.scoring", "flows.asked.score")

@@ -72,11 +72,16 @@ def table_of(label: str, count: int, seed: int = 0) -> pd.DataFrame:
     )
 
 
-def train_on_table(folder: Path, label: str = "two", **config: object) -> tuple[TrainingConfig, Chained]:
-    """Bring such a table in as private rows, and train on it without an engine."""
-    schema = {"format_version": 1, "columns": columns_of(label)}
-    (folder / "visits.yaml").write_text(yaml.safe_dump(schema, sort_keys=False))
-    table_of(label, ROWS[label]).to_csv(folder / "visits.csv", index=False)
+def train_on_table(
+    folder: Path, label: str = "two", *, visits: int = 1, **config: object
+) -> tuple[TrainingConfig, Chained]:
+    """Bring such a table in as private rows, and train on it without an engine; of people with several visits each."""
+    columns, rows = columns_of(label), table_of(label, ROWS[label])
+    if visits > 1:
+        columns.insert(0, {"name": "patient", "type": "person", "rows_per_person": visits})
+        rows["patient"] = [f"P{row // visits}" for row in range(len(rows))]
+    (folder / "visits.yaml").write_text(yaml.safe_dump({"format_version": 1, "columns": columns}, sort_keys=False))
+    rows.to_csv(folder / "visits.csv", index=False)
     ingest(
         IngestRequest(
             name="visits",

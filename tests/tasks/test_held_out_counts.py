@@ -5,16 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
-from dpalgos.conformal import HeldOutErrors, HeldOutScores
+from dpalgos.conformal import HeldOutErrors, HeldOutScores, UnreachableError
 from dpalgos.models import Statistic
 from storage.refs import ReleaseRef
+from tasks import records
 from tasks.release.held_out_counts import held_out_counts
 from tasks.release.storing import read_release
+from tasks.runtime.steps import inline
 from tasks.tracking.flavor import Covering, counts_in, scores_of
+from tasks.tracking.models import ScoringRequest
 from tasks.tracking.reporting import run_report
-from tests.support.tables import table_of, train_on_table
+from tests.support.tables import ROWS, table_of, train_on_table
 
 
 @pytest.mark.parametrize(("label", "more"), [("two", {}), ("two", {"positive": "well"}), ("three", {}), ("real", {})])
@@ -39,6 +43,38 @@ def test_a_logged_model_answers_by_what_its_run_released(label: str, more: dict[
         own = list((asked["prediction_low"] <= numbers) & (numbers <= asked["prediction_high"]))
     # Of 400 rows, six deviations below what is asked for.
     assert np.mean(own) >= 0.7 - 6.0 * (0.21 / 400) ** 0.5
+
+
+@pytest.mark.parametrize("label", ["two", "real"])
+def test_scheduled_scoring_writes_sets_and_intervals_of_people(
+    label: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the file of visits to the scored file: coverage is a person's, by the number of persons held out."""
+    told: list[str] = []
+    monkeypatch.setattr(records, "create_markdown_artifact", lambda text, **_: told.append(text))
+    classes = label == "two"
+    given = {"evaluation": True, "test_fraction": 0.4, "roc": classes, "epsilon": 40.0}
+    config, run = train_on_table(tmp_path, label, visits=3, **given)
+    rows = table_of(label, 600, seed=9)
+    rows.to_csv(tmp_path / "new.csv", index=False)
+    request = ScoringRequest(model="visits.unitball", input=str(tmp_path / "new.csv"), coverage=0.7)
+    with inline():
+        records.record(config, *run)
+        scored = pq.read_table(root / "private" / "predictions" / records.score(request)).to_pandas()
+        plain = records.score(request.model_copy(update={"coverage": None}))
+        with pytest.raises(UnreachableError, match=r"0\.999"):
+            records.score(request.model_copy(update={"coverage": 0.999}))
+    if classes:
+        own = [name in held for name, held in zip(rows["outcome"], scored["prediction_set"], strict=True)]
+    else:
+        own = list(rows["outcome"].astype(float).between(scored["prediction_low"], scored["prediction_high"]))
+    assert np.mean(own) >= 0.7 - 6.0 * (0.21 / 600) ** 0.5
+    added = {"prediction_set"} if classes else {"prediction_low", "prediction_high"}
+    assert set(scored) - set(pq.read_schema(root / "private" / "predictions" / plain).names) == added
+    (measuring, *_) = [one for one in run.plan.evaluations if one.reads_rows]
+    assert f"{measuring.setting.rows:,} held-out people" in told[0]
+    assert measuring.setting.rows < 0.45 * len(table_of(label, ROWS[label])) / 3
+    assert len(told[0]) > len(told[1])
 
 
 def test_counts_that_were_released_before_have_read_the_held_out_rows(tmp_path: Path) -> None:

@@ -135,6 +135,8 @@ def test_sets_are_the_same_wherever_they_are_asked(
     classes: tuple[str, ...], rows: pd.DataFrame, tmp_path: Path
 ) -> None:
     import mlflow.pyfunc
+    from mlflow.pyfunc.scoring_server import init
+    from starlette.testclient import TestClient
 
     calibration = Calibration(1.5, -0.2, 0.3) if len(classes) == 2 else None
     pipeline = pipeline_of(classes, 2.0, calibration=calibration, held_out=scores(len(classes)))
@@ -153,6 +155,9 @@ def test_sets_are_the_same_wherever_they_are_asked(
     loaded = mlflow.pyfunc.load_model(path)
     asked = loaded.predict(rows, params={"set": 0.9})
     assert [list(one) for one in asked["prediction_set"]] == expected
+    body = {"dataframe_split": rows.head(3).to_dict("split"), "params": {"set": 0.9}}
+    answer = TestClient(init(loaded)).post("/invocations", json=body).json()["predictions"]
+    assert [one["prediction_set"] for one in answer] == expected[:3]
     assert "prediction_set" not in loaded.predict(rows)
     lines = ROWS.read_text().splitlines()
     lines[2] = "300,120,5,no,north,well"
