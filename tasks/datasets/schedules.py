@@ -357,8 +357,8 @@ def _require_counts(config: TrainingConfig, dataset: DatasetRef, coverage: float
     """Refuse a coverage where the schedule's own models will have no intervals or sets."""
     if config.horizon is not None:
         raise InputError(
-            f"--score-coverage is {coverage:g} and --horizon {config.horizon}; rows of one night need not be like those "
-            "of the next, so nights release no counts for intervals or sets: leave one of them out"
+            f"--score-coverage is {coverage:g} and --horizon {config.horizon}; rows of one night need not be like "
+            "those of the next, so nights release no counts for intervals or sets: leave one of them out"
         )
     if dataset.classes and not config.roc:
         raise InputError(

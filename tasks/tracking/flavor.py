@@ -289,9 +289,9 @@ def promised(found: HeldOutErrors | HeldOutScores, coverage: float, classes: Seq
     if isinstance(found, HeldOutErrors):
         below, above = found.distances(coverage)
         claim = (
-            f"intervals from {in_digits(below)} below to {in_digits(above)} above the prediction, within the declared range: with "
-            f"probability 0.95 over noise and held-out rows, {drawn} has its label in the interval with probability "
-            f"{coverage:g} or more"
+            f"intervals from {in_digits(below)} below to {in_digits(above)} above the prediction, within the declared "
+            f"range: with probability 0.95 over noise and held-out rows, {drawn} has its label in the interval with "
+            f"probability {coverage:g} or more"
         )
     else:
         claim = (
