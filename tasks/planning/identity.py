@@ -18,10 +18,11 @@ import re
 import sys
 import textwrap
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -50,23 +51,45 @@ def _joined(values: list[ast.expr]) -> list[ast.expr]:
     return expressions
 
 
-def _normal(value: object, *, raised: bool = False) -> str:
-    """Return a normal form of a syntax tree; of what is ``raised``, which releases nothing, without the sentences."""
+def _normal(tree: object) -> str:
+    """Return a normal form of a syntax tree."""
+    parts: list[str] = []
+    _write(tree, False, parts.append)
+    return "".join(parts)
+
+
+def _write(value: object, raised: bool, put: Callable[[str], None]) -> None:
+    """Write a node's normal form; of what is ``raised``, which releases nothing, without the sentences."""
     if raised and _is_sentence(value):
-        return "text;"
-    if isinstance(value, ast.Constant):
-        return f"{type(value.value).__name__} {value.value!r};"
-    if isinstance(value, ast.AST):
-        raised = raised or isinstance(value, ast.Raise)
-        fields = {name: getattr(value, name, None) for name in value._fields if name not in {"ctx", "type_comment"}}
-        if isinstance(value, ast.JoinedStr):
-            fields["values"] = _joined(value.values)
-        named = ((name, field) for name, field in fields.items() if field is not None and field != [])
-        parts = (f"{name}={_normal(field, raised=raised)}" for name, field in named)
-        return f"{type(value).__name__}({''.join(parts)})"
-    if isinstance(value, list):
-        return f"[{''.join(_normal(item, raised=raised) for item in value if not _is_text_alone(item))}]"
-    return f"{value!r};"
+        put("text;")
+    elif isinstance(value, ast.Constant):
+        put(f"{type(value.value).__name__} {value.value!r};")
+    elif isinstance(value, ast.AST):
+        kind: type = type(value)
+        put(f"{kind.__name__}(")
+        raised = raised or kind is ast.Raise
+        for name, start in _fields(kind):
+            field = getattr(value, name, None)
+            if isinstance(value, ast.JoinedStr) and name == "values":
+                field = _joined(value.values)
+            if field is not None and field != []:
+                put(start)
+                _write(field, raised, put)
+        put(")")
+    elif isinstance(value, list):
+        put("[")
+        for item in value:
+            if not _is_text_alone(item):
+                _write(item, raised, put)
+        put("]")
+    else:
+        put(f"{value!r};")
+
+
+@cache
+def _fields(kind: Any) -> tuple[tuple[str, str], ...]:
+    """Return the names of a kind of node's fields that count, and how each begins in the normal form."""
+    return tuple((name, f"{name}=") for name in kind._fields if name not in {"ctx", "type_comment"})
 
 
 def _is_sentence(value: object) -> bool:

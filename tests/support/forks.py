@@ -45,7 +45,9 @@ def _preloaded() -> list[str]:
     ours = {id(sys.modules[__name__]), *map(id, (start, killed, in_child, race))}
     loaded = [(name, module) for name, module in sys.modules.items() if name.startswith("tests.")]
     users = [name for name, module in loaded if not ours.isdisjoint(map(id, vars(module).values()))]
-    return [*_EXTRA, *users, forked_from.__name__]
+    # They take half a second of a core: more than what else most children do.
+    digests = ["tests.support.warm"] if "tasks.planning.identity" in sys.modules else []
+    return [*_EXTRA, *users, *digests, forked_from.__name__]
 
 
 def start(body: Callable[..., Any], *arguments: Any) -> ForkServerProcess:
