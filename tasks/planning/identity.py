@@ -22,7 +22,6 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel
 
@@ -65,15 +64,16 @@ def _write(value: object, raised: bool, put: Callable[[str], None]) -> None:
     elif isinstance(value, ast.Constant):
         put(f"{type(value.value).__name__} {value.value!r};")
     elif isinstance(value, ast.AST):
-        kind: type = type(value)
-        put(f"{kind.__name__}(")
-        raised = raised or kind is ast.Raise
-        for name, start in _fields(kind):
+        put(f"{type(value).__name__}(")
+        raised = raised or isinstance(value, ast.Raise)
+        for name in value._fields:
+            if name in {"ctx", "type_comment"}:
+                continue
             field = getattr(value, name, None)
             if isinstance(value, ast.JoinedStr) and name == "values":
                 field = _joined(value.values)
             if field is not None and field != []:
-                put(start)
+                put(f"{name}=")
                 _write(field, raised, put)
         put(")")
     elif isinstance(value, list):
@@ -84,12 +84,6 @@ def _write(value: object, raised: bool, put: Callable[[str], None]) -> None:
         put("]")
     else:
         put(f"{value!r};")
-
-
-@cache
-def _fields(kind: Any) -> tuple[tuple[str, str], ...]:
-    """Return the names of a kind of node's fields that count, and how each begins in the normal form."""
-    return tuple((name, f"{name}=") for name in kind._fields if name not in {"ctx", "type_comment"})
 
 
 def _is_sentence(value: object) -> bool:
