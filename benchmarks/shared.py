@@ -137,10 +137,9 @@ def keep(path: Path, found: Mapping[str, Any], seeds: str) -> None:
     """Write a table's columns and rows, or its cells, and what made them; the last list has a line for each."""
     # Where it is written is not what made it.
     asked = [word for before, word in pairwise(["", *sys.argv[1:]]) if "--output" not in (before, word)]
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
     said = {
         "command": " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *asked]),
-        "made": f"{date.today().isoformat()}, {commit.stdout.strip() or 'no commit'}",
+        "made": made(),
         "machine": f"{os.cpu_count()} cores, {processor()}",
         "seeds": seeds,
         "source": "measured",
@@ -152,6 +151,12 @@ def keep(path: Path, found: Mapping[str, Any], seeds: str) -> None:
     fresh = path.with_name(path.name + ".new")
     fresh.write_text(f"{{\n{''.join(lines)} {json.dumps(name)}: [\n  {every}\n ]\n}}\n", "utf-8")
     fresh.replace(path)
+
+
+def made() -> str:
+    """Return the date of today and the commit that is checked out."""
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    return f"{date.today().isoformat()}, {commit.stdout.strip() or 'no commit'}"
 
 
 def cells_of(path: Path) -> list[dict[str, Any]]:

@@ -257,10 +257,49 @@ def determination_limits(
     return np.clip(1.0 - ratio, lower, upper), lower, upper
 
 
-def error_quantile(counts: ErrorCounts, rank: float) -> tuple[float, float, float]:
-    """Return a quantile of the signed error, label − prediction, and its 95 % margin, in the unit of the label.
+def quantile_limits(
+    total: Floats, sums: Floats, edges: Floats, noise: tuple[Floats, float], rank: float
+) -> tuple[Floats, Floats]:
+    """Return the ends of the 95 % margin of a quantile of the signed error, in the unit of the edges.
 
-    The margin is open to a side, −∞ or ∞, where the outermost bin is not refuted.
+    −∞ or ∞ where the outermost bin is not refuted.
+
+    Parameters
+    ----------
+    total : array (…)
+    sums : array (…, 2, T)
+    edges : array (T,)
+        As those of :class:`ErrorCounts`.
+    noise : (array (T,), float)
+        Variances of the noise of one line's running sums, and the deviation of the total's.
+    rank : float
+        Between 0 and 1.
+    """
+    places, excess, variance = _excess(total, sums, edges, noise, rank)
+    rows = np.maximum(total, 1.0)[..., None]
+    deviation = TWO_SIDED * np.sqrt(variance + rows * rank * (1.0 - rank))
+    held, short = excess + deviation >= 0, excess - deviation < 0
+    last = len(places) - 1
+    first, final = held.argmax(axis=-1), last - short[..., ::-1].argmax(axis=-1)
+    low = np.where(held.any(axis=-1) & (first > 0), places[np.maximum(first - 1, 0)], -np.inf)
+    high = np.where(short.any(axis=-1) & (final < last), places[np.minimum(final + 1, last)], np.inf)
+    return low, high
+
+
+def _excess(
+    total: Floats, sums: Floats, edges: Floats, noise: tuple[Floats, float], rank: float
+) -> tuple[Floats, Floats, Floats]:
+    """Return edges (E,) in rising order, rows below each less those below the quantile, and their noise's variance."""
+    (above, below), total = np.moveaxis(sums, -2, 0), np.asarray(total)[..., None]
+    places = np.concatenate([-edges, edges[-2::-1]])
+    excess = np.concatenate([below - rank * total, (1.0 - rank) * total - above[..., -2::-1]], axis=-1)
+    of_sums, of_total = noise[0], noise[1] ** 2
+    variance = np.concatenate([of_sums + rank**2 * of_total, of_sums[-2::-1] + (1.0 - rank) ** 2 * of_total])
+    return places, excess, variance
+
+
+def error_quantile(counts: ErrorCounts, rank: float) -> tuple[float, float, float]:
+    """Return a quantile of the signed error, label − prediction, and its margin of :func:`quantile_limits`.
 
     Parameters
     ----------
@@ -268,18 +307,10 @@ def error_quantile(counts: ErrorCounts, rank: float) -> tuple[float, float, floa
     rank : float
         Between 0 and 1.
     """
-    above, below = counts.sums
-    # Edges in rising order, and rows below each less those that would be below the quantile.
-    edges = np.concatenate([-counts.edges, counts.edges[-2::-1]])
-    excess = np.concatenate([below - rank * counts.total, (1.0 - rank) * counts.total - above[-2::-1]])
-    noise = np.diagonal(counts.covariance)
-    of_total = counts.total_deviation**2
-    variance = np.concatenate([noise + rank**2 * of_total, noise[-2::-1] + (1.0 - rank) ** 2 * of_total])
-    deviation = TWO_SIDED * np.sqrt(variance + max(counts.total, 1.0) * rank * (1.0 - rank))
-    held = np.flatnonzero(excess + deviation >= 0)
-    short = np.flatnonzero(excess - deviation < 0)
-    low = -np.inf if not len(held) or held[0] == 0 else float(edges[held[0] - 1])
-    high = np.inf if not len(short) or short[-1] == len(edges) - 1 else float(edges[short[-1] + 1])
+    given = (np.array(counts.total), counts.sums, counts.edges)
+    noise = (np.diagonal(counts.covariance), counts.total_deviation)
+    low, high = (float(end) for end in quantile_limits(*given, noise, rank))
+    edges, excess, variance = _excess(*given, noise, rank)
     bent = scipy.optimize.isotonic_regression(excess, weights=1.0 / np.maximum(variance, 1e-12)).x
     width = counts.label_range[1] - counts.label_range[0]
     place = int(np.searchsorted(bent, 0.0))
@@ -303,14 +334,7 @@ def metrics_of_error_counts(counts: ErrorCounts) -> Metrics:
     ``error_q95``, quantiles of label − prediction; ``error_bound``, B; ``mae_noise``, the standard deviation that the
     noise alone gives ``mae``; ``held_out_rows``.
     """
-    found = _of_sums(
-        counts.rows,
-        counts.bound,
-        counts.share,
-        (counts.total, counts.total_deviation),
-        (counts.moments, counts.deviations),
-        TWO_SIDED,
-    )
+    found = metrics_of_error_sums(counts)
     for rank in RANKS:
         name = f"error_q{round(100 * rank):02d}"
         value, low, high = error_quantile(counts, rank)
@@ -319,6 +343,18 @@ def metrics_of_error_counts(counts: ErrorCounts) -> Metrics:
         else:
             found.refuse(name, OPEN_ENDED, (low, high))
     return found
+
+
+def metrics_of_error_sums(counts: ErrorCounts) -> Metrics:
+    """Return the metrics of :func:`metrics_of_error_counts` that the sums alone give, without quantiles."""
+    return _of_sums(
+        counts.rows,
+        counts.bound,
+        counts.share,
+        (counts.total, counts.total_deviation),
+        (counts.moments, counts.deviations),
+        TWO_SIDED,
+    )
 
 
 def metrics_of_noisy_errors(sums: Floats, rows: int, deviation: float, label_range: Sequence[float]) -> Metrics:

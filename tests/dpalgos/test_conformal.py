@@ -28,7 +28,7 @@ from dpalgos.conformal import (
 from dpalgos.error_margins import ErrorCounts
 from dpalgos.evaluators.error_distribution import ErrorDistribution
 from dpalgos.evaluators.noisy_sums import edges
-from dpalgos.guarantees import GaussianMu, Setting
+from dpalgos.guarantees import GaussianMu, Neighbours, Setting
 from dpalgos.mechanisms.running_sums import RunningSums
 from dpalgos.parameters import ParameterError
 from dpalgos.rows import ArrayRows, Floats
@@ -47,6 +47,7 @@ class Law:
 
     rows: int
     epsilon: float
+    relation: Neighbours = Neighbours.REPLACE_ONE
 
     @property
     def mu(self) -> float:
@@ -58,7 +59,7 @@ class Law:
 
     @property
     def setting(self) -> Setting:
-        return Setting(sizes=(self.rows,), dimension=1, classes=0)
+        return Setting(sizes=(self.rows,), dimension=1, classes=0, neighbours=self.relation)
 
 
 Draw = Callable[[np.random.Generator, int], Floats]
@@ -82,9 +83,12 @@ def places(errors: Floats) -> NDArray[np.int64]:
     return np.minimum(np.searchsorted(-EDGES, -np.abs(errors)), BINS - 1)
 
 
-def profile(draw: Draw) -> Floats:
-    """Return the probability of each bin, (2, bins), by a million draws that stand for the law from here on."""
-    errors = np.clip(draw(np.random.default_rng(11), 1_000_000), -1.0, 1.0)
+def profile(draw: Draw, wider: float = 1.0) -> Floats:
+    """Return the probability of each bin, (2, bins), by a million draws that stand for the law from here on.
+
+    The range is declared ``wider`` than that of the errors.
+    """
+    errors = np.clip(draw(np.random.default_rng(11), 1_000_000) / wider, -1.0, 1.0)
     lines: list[NDArray[np.int64]] = [
         np.bincount(places(errors[side]), minlength=BINS) for side in (errors >= 0, errors < 0)
     ]
@@ -173,21 +177,27 @@ def covered(
     return beyond <= missed + 1e-12, reached
 
 
+_SPECIAL = Neighbours.REPLACE_SPECIAL
+DAY = [(Law(300, 8.0), 1.0), (Law(1_638, 1.0), 1.0), (Law(20_000, 0.1), 1.0)]
+NIGHT = [
+    *((Law(rows, 1.0), 1.0) for rows in (300, 1_321, 4_128, 20_000, 100_000)),
+    *((Law(rows, 0.1), 1.0) for rows in (4_128, 100_000)),
+    *(
+        (Law(rows, epsilon), wider)
+        for rows, epsilon in ((300, 8.0), (4_128, 1.0), (100_000, 1.0))
+        for wider in (10.0, 100.0)
+    ),
+    *((Law(rows, epsilon, _SPECIAL), 1.0) for rows, epsilon in ((300, 4.0), (1_638, 1.0), (20_000, 0.1))),
+]
+
+
 @pytest.mark.parametrize("name", LAWS)
 @pytest.mark.parametrize(
-    "law",
-    [
-        Law(300, 8.0),
-        Law(1_638, 1.0),
-        Law(20_000, 0.1),
-        *(pytest.param(Law(rows, 1.0), marks=pytest.mark.nightly) for rows in (300, 4_128, 20_000, 100_000)),
-        *(pytest.param(Law(rows, 0.1), marks=pytest.mark.nightly) for rows in (4_128, 100_000)),
-    ],
-    ids=str,
+    ("law", "wider"), [*DAY, *(pytest.param(*one, marks=pytest.mark.nightly) for one in NIGHT)], ids=str
 )
-def test_a_new_row_is_covered_in_the_runs_that_are_claimed(name: str, law: Law) -> None:
+def test_a_new_row_is_covered_in_the_runs_that_are_claimed(name: str, law: Law, wider: float) -> None:
     """False alarm 4e-9 for each; over all runs, also those whose scan stops at its first edge."""
-    of = profile(LAWS[name])
+    of = profile(LAWS[name], wider)
     good, _ = covered(*released(np.random.default_rng(law.rows), of, law), law, of, 0.9)
     assert good.sum() >= LEAST
 
@@ -278,11 +288,14 @@ def test_the_bound_of_people_holds_for_whole_persons_and_is_not_much_wider(noise
     assert needed[0] < needed[1] <= 1.45 * needed[0]
 
 
-def test_people_are_covered_by_persons() -> None:
+@pytest.mark.parametrize(
+    ("people", "noise", "runs"),
+    [(800, 6.0, 4_000), *(pytest.param(*one, RUNS, marks=pytest.mark.nightly) for one in ((300, 0.0), (5_000, 20.0)))],
+)
+def test_people_are_covered_by_persons(people: int, noise: float, runs: int) -> None:
     """Persons of 1 to 20 rows whose errors hang together; coverage weighs each person alike. False alarm 1e-9."""
-    random, people, share = np.random.default_rng(21), 800, 0.05
+    random, share = np.random.default_rng(21), 0.05
     wrong = 0
-    noise, runs = 6.0, 4_000
     held_out = HeldOut(count=people, people=True)
     (needed,) = margins(share, 0.025, np.array([noise]), held_out)
     for _ in range(runs):
@@ -304,10 +317,14 @@ def scores_released(
     return np.asarray(noisy), np.stack([covariance, covariance])
 
 
+_OF_SETS = [400, pytest.param(RUNS, marks=pytest.mark.nightly)]
+
+
+@pytest.mark.parametrize("runs", _OF_SETS)
 @pytest.mark.parametrize("rare", [0.5, 0.1])
-def test_both_of_two_classes_are_in_their_sets_as_claimed(rare: float) -> None:
+def test_both_of_two_classes_are_in_their_sets_as_claimed(rare: float, runs: int) -> None:
     """False alarm 1e-9; the law of the scores is that of the bins' edges, exactly normal."""
-    random, bins, rows, runs = np.random.default_rng(31), 32, 4_000, 400
+    random, bins, rows = np.random.default_rng(31), 32, 4_000
     known, good, sigma = edges(bins, 1.0), 0, 12.0
     below = np.stack([_normal(known + 1.0), _normal(known - 1.0)])
     cells = np.diff(below, prepend=0.0, append=1.0, axis=1)
@@ -321,9 +338,11 @@ def test_both_of_two_classes_are_in_their_sets_as_claimed(rare: float) -> None:
     assert good >= binom.ppf(1e-9, runs, 0.95)
 
 
-def test_each_of_several_classes_is_in_its_sets_as_claimed() -> None:
-    """False alarm 1e-9."""
-    random, bins, rows, runs, classes = np.random.default_rng(32), 32, 4_000, 400, 3
+@pytest.mark.parametrize("runs", _OF_SETS)
+@pytest.mark.parametrize("people", [False, pytest.param(True, marks=pytest.mark.nightly)])
+def test_each_of_several_classes_is_in_its_sets_as_claimed(runs: int, *, people: bool) -> None:
+    """False alarm 1e-9. People have a row each, the widest case."""
+    random, bins, rows, classes = np.random.default_rng(32), 32, 4_000, 3
     known, good, sigma = edges(bins, 1.0), 0, 6.0
     shifts, shares = np.array([-1.0, 0.0, 2.0]), np.array([0.6, 0.3, 0.1])
     cells = np.diff(_normal(known[None] - shifts[:, None]), prepend=0.0, append=1.0, axis=1)
@@ -335,7 +354,8 @@ def test_each_of_several_classes_is_in_its_sets_as_claimed() -> None:
             counts[place, 1] = random.multinomial(own[place], cells[place])
             counts[place, 0] = random.multinomial(rows - own[place], cells[0])
         sums, covariance = scores_released(random, counts, sigma, bins)
-        limits = HeldOutScores(sums=sums, covariance=covariance, edges=known, held_out=HeldOut(count=rows)).limits(0.9)
+        held_out = HeldOut(count=rows, people=people)
+        limits = HeldOutScores(sums=sums, covariance=covariance, edges=known, held_out=held_out).limits(0.9)
         good += bool((1.0 - _normal(limits - shifts) >= 0.9).all())
         found_any += bool(np.isfinite(limits).all())
     assert good >= binom.ppf(1e-9, runs, 0.95)

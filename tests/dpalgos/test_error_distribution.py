@@ -86,6 +86,25 @@ def test_a_row_in_both_lines_is_caught(relation: Neighbours) -> None:
     assert largest(algorithm, relation) > 1.05 * algorithm.sensitivity(setting_of(2, relation))
 
 
+class BoundOfTheRows(ErrorDistribution):
+    """The mutant that takes B from the rows that are measured."""
+
+    def of_block(self, features: Floats, labels: Array, parts: Ints, setting: Setting) -> Ints:
+        own = float(np.subtract(*np.quantile(np.clip(labels, *self.label_range), [0.95, 0.05])))
+        of_rows = ErrorDistribution(budget=self.budget, label_range=self.label_range, bound=max(own, 1e-6))
+        return of_rows.of_block(features, labels, parts, setting)
+
+
+@pytest.mark.parametrize("cls", [ErrorDistribution, BoundOfTheRows])
+def test_the_other_rows_are_counted_alike_whatever_one_of_them_is(cls: type[ErrorDistribution]) -> None:
+    """Of 40 rows one decides where their 95 % quantile lies, and with B of the rows moves what all of them add."""
+    algorithm, setting = cls(budget=GaussianMu(0.5), label_range=RANGE, bound=2.0), setting_of(40)
+    labels = np.concatenate([np.linspace(-0.1, 0.1, 37), [4.0, 4.0, 4.0]])
+    one, other = (moved_by(algorithm, setting, np.zeros(40), np.append(labels[:-1], last)) for last in (4.0, 0.0))
+    within = np.linalg.norm(one - other) <= algorithm.sensitivity(setting) * (1 + 1e-12)
+    assert within == (cls is ErrorDistribution)
+
+
 def test_a_persons_rows_move_no_more_than_a_row() -> None:
     """A person with k rows anywhere, against another with others, drawn 300 times: at most the sensitivity."""
     random, most = np.random.default_rng(5), 7
