@@ -9,7 +9,7 @@ import re
 import struct
 import zipfile
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -135,7 +135,58 @@ _LONGEST_NUMBER = 400
 _NUMBER = re.compile(r"\s*[-+.0-9]")
 # A value of JSON takes some hundred bytes in memory, ten times its text at least.
 _MOST_JSON, _MOST_JSON_NODES = 1 << 27, 2_000_000
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_Parser: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class WrittenNumber:
+    """A number of a YAML document with what is written there, where that is not how the number is written in digits.
+
+    A whole number is an int as well, another one a float. YAML 1.1 reads 01234 as 668, 1_000 as 1000 and 12:30:45 as
+    45045; who expects a text looks at ``written``.
+    """
+
+    written: str
+
+    def __repr__(self) -> str:
+        return self.written
+
+
+class _Whole(WrittenNumber, int):
+    __str__ = int.__repr__
+
+
+class _Fraction(WrittenNumber, float):
+    __str__ = float.__repr__
+
+
+class _Loader(_Parser):  # type: ignore[misc]  # one of two classes
+    """The loader of all documents."""
+
+    def number(self, kind: type[_Whole | _Fraction], node: Any) -> Any:
+        whole = kind is _Whole
+        value = self.construct_yaml_int(node) if whole else self.construct_yaml_float(node)
+        if repr(value) == node.value:
+            return value
+        number = kind(value)
+        number.written = node.value
+        return number
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        # Different texts, and one key: 8 and 0x8. Keys that are merged (<<) may stand twice.
+        own = [
+            key for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge" and isinstance(key, yaml.ScalarNode)
+        ]
+        first: dict[Any, Any] = {}
+        for key in own:
+            if (other := first.setdefault(self.construct_object(key, deep=True), key)) is not key:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"keys {other.value!r} and {key.value!r} are the same; leave one out", key.start_mark
+                )
+        return super().construct_mapping(node, deep=deep)
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", lambda loader, node: loader.number(_Whole, node))
+_Loader.add_constructor("tag:yaml.org,2002:float", lambda loader, node: loader.number(_Fraction, node))
 
 
 def read_text(path: Path, place: str) -> str:
@@ -189,6 +240,39 @@ def parse_yaml(text: str, place: str) -> Any:
         raise
     except (ValueError, TypeError, AttributeError, OverflowError) as error:
         raise InputError(f"{place} holds a value that cannot be: {error}") from None
+
+
+def as_text(place: str, value: Any, spelling: Callable[[Any], str | None] = str) -> Any:
+    """Return a value of a document that stands for a text, as it was given, unless YAML has read another one.
+
+    Parameters
+    ----------
+    place : str
+        What holds it, for messages.
+    value : object
+        Text, or a number whose digits are the text.
+    spelling : callable
+        Returns the text that a value stands for there, of a text or a number.
+
+    Raises
+    ------
+    InputError
+        If it is a truth value, a day, a mapping or whatever else is no text, or a number that is written otherwise
+        than its text: ``01234``.
+    """
+    if isinstance(value, bool):
+        raise InputError(
+            f"{place} holds {value!r}: YAML reads yes, no, on, off, true and false as truth values; put the word in "
+            'quotes: "no"'
+        )
+    if not isinstance(value, (str, int, float)):
+        raise InputError(f"{place} holds {value!r}, which YAML does not read as text; put it in quotes")
+    if isinstance(value, WrittenNumber) and spelling(value.written) != spelling(value):
+        raise InputError(
+            f"{place} holds {value.written}, which YAML reads as the number {value!s}; put it in quotes: "
+            f'"{value.written}"'
+        )
+    return value
 
 
 def _require_distinct_keys(text: str, place: str) -> None:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from storage.cells import absent, canonical
+from storage.cells import absent, canonical, canonical_text
 from storage.columns.categories import Category
 from storage.columns.column import Column, Encoded, Floats, MissingRows
 from storage.columns.dates import Date, Days
@@ -22,7 +22,7 @@ from storage.columns.label import Label
 from storage.columns.numeric import Numeric
 from storage.columns.person import Person
 from storage.columns.types import parse_column
-from storage.documents import parse_yaml, read_yaml
+from storage.documents import as_text, parse_yaml, read_yaml
 from storage.errors import InputError, require_format
 from storage.people import People, identifiers
 from storage.recoding import in_order
@@ -555,15 +555,19 @@ def parse_schema(data: Any, place: str, scaling: Scaling | None = None, there: S
     try:
         return Schema(
             columns=tuple(parse_column(number, column, place) for number, column in spread(data["columns"], place)),
-            delimiter=str(data.get("delimiter", ",")),
+            delimiter=str(as_text(f"{place}: delimiter", data.get("delimiter", ","))),
             header=header,
             encoding=str(data.get("encoding", "utf-8")),
             decimal=str(data.get("decimal", ".")),
-            skip_lines_beginning=tuple(str(text) for text in data.get("skip_lines_beginning", ())),
+            skip_lines_beginning=tuple(
+                str(as_text(f"{place}: skip_lines_beginning", text)) for text in data.get("skip_lines_beginning", ())
+            ),
             missing=markers,
             missing_rows=rule,
             scaling=Scaling(data.get("scaling", Scaling.CENTRED)),
-            files={str(part): str(name) for part, name in (data.get("files") or {}).items()},
+            files={
+                str(part): str(as_text(f"{place}: files", name)) for part, name in (data.get("files") or {}).items()
+            },
             # YAML reads days as such.
             document=json.loads(
                 json.dumps(
@@ -589,8 +593,10 @@ def _missing_cells(cells: Any, decimal: str, place: str) -> tuple[frozenset[str]
     known_keys(f"{place}: missing", cells, ("marker", "rows"))
     rule = missing_rule(f"{place}: missing: rows", cells["rows"]) or MissingRows.REFUSE
     markers = cells["marker"] if isinstance(cells["marker"], list) else [cells["marker"]]
-    if any(isinstance(marker, bool) or not isinstance(marker, (str, int, float)) for marker in markers) or not markers:
+    if not markers:
         raise InputError(f"{place}: missing: marker is {cells['marker']!r}; it must be text in quotes, or a list of it")
+    for marker in markers:
+        as_text(f"{place}: missing: marker", marker, canonical_text)
     # What YAML has read as a number has a point.
     texts = (str(one).replace(".", decimal) if isinstance(one, float) else str(one) for one in markers)
     return frozenset(text.strip() for text in texts), rule

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from storage.cells import column_name
+from storage.documents import as_text
 from storage.errors import InputError
 
 ANY = "*"
@@ -105,8 +106,8 @@ def _names(number: int, entry: Mapping[str, Any], place: str) -> list[str]:
     if not isinstance(names, list) or not names:
         raise InputError(f"{where}: names is {given!r}; it must be {example}")
     for one in names:
-        if isinstance(one, bool) or not isinstance(one, (str, int)) or not column_name(one):
-            raise InputError(f"{where}: names holds {one!r}, which is no text; put it in quotes")
+        if not column_name(as_text(f"{where}: names", one, column_name)):
+            raise InputError(f"{where}: names holds {one!r}, which is empty; name a column")
     names = list(map(column_name, names))
     if twice := next((one for place_, one in enumerate(names) if one in names[:place_]), None):
         raise InputError(f"{where}: names holds {twice!r} twice; leave one out")

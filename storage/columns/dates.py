@@ -16,6 +16,7 @@ from storage.cells import column_name, day_of, days, two_digit_year
 from storage.columns.coding import one_hot
 from storage.columns.column import Column, Encoded, Floats, MissingRows
 from storage.columns.numeric import Numeric
+from storage.documents import as_text
 from storage.errors import InputError
 
 # Numbers come first, then the one-hot groups.
@@ -173,11 +174,7 @@ class Days(Numeric):
     def parse(cls, name: str, missing: MissingRows | None, declaration: Mapping[str, Any], place: str) -> Days:
         """Return the declared column."""
         between = declaration.get("between")
-        if (
-            not isinstance(between, list)
-            or len(between) != 2
-            or not all(isinstance(one, (str, int)) for one in between)
-        ):
+        if not isinstance(between, list) or len(between) != 2:
             raise InputError(f"{place}: between is {between!r}; it must name two columns: [admitted, discharged]")
         formats = _formats(declaration, place)
         if short := next(filter(two_digit_year, formats), None):
@@ -192,7 +189,7 @@ class Days(Numeric):
             missing,
             scaled.centre,
             scaled.log,
-            between=tuple(map(column_name, between)),
+            between=tuple(column_name(as_text(f"{place}: between", one, column_name)) for one in between),
             formats=formats,
         )
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from storage.cells import canonical_text, numbers
 from storage.columns.column import MissingRows
+from storage.documents import as_text
 from storage.errors import InputError
 from storage.names import require_visible
 from storage.recoding import Recoding, first_characters, items_of
@@ -48,13 +49,7 @@ def declared_texts(place: str, values: Any) -> tuple[str, ...]:
                 f"{place} holds {value!r}, which is no text; where cells are codes, map each code to what it means, "
                 'the code first: {"<30": early, "NO": late}'
             )
-        if isinstance(value, bool):
-            raise InputError(
-                f"{place} holds {value!r}: YAML reads yes, no, on, off, true and false as truth values; put the word "
-                'in quotes: "no"'
-            )
-        if not isinstance(value, (str, int, float)):
-            raise InputError(f"{place} holds {value!r}, which YAML does not read as text; put it in quotes")
+        as_text(place, value, canonical_text)
     texts = []
     for value in values:
         text = canonical_text(value)

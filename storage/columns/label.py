@@ -13,6 +13,7 @@ from storage.cells import canonical, canonical_text, numbers
 from storage.columns.coding import clip, codes_of, counted, recoded
 from storage.columns.column import Column, Encoded, Floats, MissingRows
 from storage.columns.declarations import declared_codes, declared_range, shown
+from storage.documents import as_text
 from storage.errors import InputError
 from storage.recoding import Recoding
 
@@ -61,8 +62,8 @@ class Label(Column):
         recoding = declared_codes(place, "classes", declaration)
         if len(recoding.values) < 2:
             raise InputError(f"{place}: classes are {list(recoding.values)}; declare at least two")
-        suffix = str(declaration.get("suffix", ""))
-        positive = canonical_text(declaration.get("positive", "")) or ""
+        suffix = str(as_text(f"{place}: suffix", declaration.get("suffix", "")))
+        positive = canonical_text(as_text(f"{place}: positive", declaration.get("positive", ""), canonical_text)) or ""
         if positive and (len(recoding.values) != 2 or positive not in recoding.values):
             raise InputError(
                 f"{place}: positive is {positive!r}; it must be one of two classes, and here are "

@@ -15,6 +15,7 @@ from storage.columns.ignored import Ignored
 from storage.columns.label import Label
 from storage.columns.numeric import Numeric
 from storage.columns.person import Person
+from storage.documents import as_text
 from storage.errors import InputError
 from storage.names import require_visible
 
@@ -35,8 +36,9 @@ def parse_column(number: int, declaration: Any, place: str) -> Column:
         Naming the column, the key and what is expected.
     """
     declared = declaration.get("name") if isinstance(declaration, dict) else None
-    if isinstance(declared, bool) or not isinstance(declared, (str, int)):
+    if declared is None:
         raise InputError(f"{place}, column {number}: each column is a mapping with a name and a type")
+    as_text(f"{place}, column {number}: name", declared, column_name)
     name, kind = column_name(declared), declaration.get("type")
     require_visible(f"{place}: the name of column {number}", name)
     where = f"{place}, column {name}"

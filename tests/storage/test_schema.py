@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -9,12 +12,13 @@ import pytest
 
 from dpalgos.rows import NULL_LABEL
 from storage.cells import numbers
+from storage.columns.numeric import Numeric
 from storage.datasets import ingestion_report, open_dataset
 from storage.errors import FormatVersionError, InputError, RefusedError
 from storage.layout import Layout
 from storage.refs import OnViolation, Scaling
 from storage.rowfiles import NULL_CLASS
-from storage.schema import load_schema
+from storage.schema import load_schema, parse_schema
 from storage.source import ReadOptions, read_source
 from tests.support.data import gathered, real_data, stored, temporaries
 from tests.support.stating import stating
@@ -309,3 +313,63 @@ def test_adult_comes_out_with_its_complete_rows(layout: Layout) -> None:
 
 def test_a_whole_number_beyond_floats_is_none_beside_any_others() -> None:
     assert np.array_equal(numbers([10**400, "1e400", "5", 7]), [np.inf, np.inf, 5.0, 7.0])
+
+
+_LABEL = "- {name: y, type: label, classes: [a, b]}"
+_INPUT = "- {name: x, type: boolean}"
+TEXTS = {
+    "a value": f"- {{name: x, type: category, values: [a, @]}}\n{_LABEL}",
+    "a code": f"- {{name: x, type: category, values: {{@: a, z: b}}}}\n{_LABEL}",
+    "a meaning": f"- {{name: x, type: category, values: {{z: @, w: b}}}}\n{_LABEL}",
+    "an ordered value": f"- {{name: x, type: numeric, ordered: [a, @]}}\n{_LABEL}",
+    "a currency": f"- {{name: x, type: numeric, range: [0, 9], currency: @}}\n{_LABEL}",
+    "a truth value": f"- {{name: x, type: boolean, values: [a, @]}}\n{_LABEL}",
+    "a name": f"- {{name: @, type: boolean}}\n{_LABEL}",
+    "names": f"- {{names: [a, @], type: boolean}}\n{_LABEL}",
+    "between": f"- {{name: n, type: days, between: [y, @], range: [0, 9]}}\n{_LABEL}",
+    "a class": f"{_INPUT}\n- {{name: y, type: label, classes: [a, @]}}",
+    "positive": f"{_INPUT}\n- {{name: y, type: label, classes: [a, b], positive: @}}",
+    "a suffix": f"{_INPUT}\n- {{name: y, type: label, classes: [a, b], suffix: @}}",
+    "a marker": f"{_INPUT}\n{_LABEL}\nmissing: {{marker: [n, @], rows: drop}}",
+    "a comment": f"{_INPUT}\n{_LABEL}\nskip_lines_beginning: [n, @]",
+}
+NUMBERS = ("01234", "007", "0x1F", "0b11", "1_000", "12:30:45", "1:30.5", "190:20", ".inf", ".nan")
+"""What YAML 1.1 reads as another number than its text."""
+
+
+@pytest.mark.parametrize("place", TEXTS)
+def test_what_yaml_reads_otherwise_than_it_is_written_is_no_text(place: str, tmp_path: Path) -> None:
+    path = tmp_path / "schema.yaml"
+    for text in (*NUMBERS, "yes", "off", "2020-01-02"):
+        path.write_text(f"columns:\n{TEXTS[place].replace('@', text)}\n")
+        shown = re.escape(text) if text in NUMBERS else ""
+        with pytest.raises(InputError, match=f"schema.*holds {shown}.*quotes"):
+            load_schema(path)
+    # In quotes, or the digits that a number has anyway, it is a text; a day is between columns that there are, though,
+    # and a positive class is a class.
+    for text in (*(f"'{text}'" for text in NUMBERS), "'yes'", "1000", "-7", "0o17", "1e3"):
+        path.write_text(f"columns:\n{TEXTS[place].replace('@', text)}\n")
+        with (
+            nullcontext()
+            if place not in ("between", "positive")
+            else pytest.raises(InputError, match=r"no column|one of")
+        ):
+            load_schema(path)
+
+
+def test_a_bare_number_is_the_number_that_yaml_says_where_a_number_is_meant(tmp_path: Path) -> None:
+    path = tmp_path / "schema.yaml"
+    path.write_text(f"columns:\n- {{name: x, type: numeric, range: [-0x10, 1_000.50], centre: 1:30}}\n{_LABEL}\n")
+    (column,) = load_schema(path).inputs
+    assert column == Numeric("x", (-16.0, 1000.5), centre=90.0)
+    again = parse_schema(json.loads(json.dumps(load_schema(path).document)), "document")
+    assert again.inputs == (column,)
+
+
+def test_keys_that_yaml_reads_as_one_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "schema.yaml"
+    for keys in ("{8: a, 0x8: b}", "{0x8: a, 8: b}", "{1.0: a, 1: b}"):
+        path.write_text(f"columns:\n- {{name: x, type: category, values: {keys}}}\n{_LABEL}\n")
+        first, second = re.findall(r"[\w.]+(?=:)", keys)
+        with pytest.raises(InputError, match=f"schema.*'{first}'.*'{second}'"):
+            load_schema(path)
