@@ -6,15 +6,18 @@ that neither other pictures nor threads nor the order of a sum have a part in th
 
 import math
 import os
+import re
 import stat
+import struct
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageFile, UnidentifiedImageError
 
 from storage.errors import InputError
 from storage.pictures.declaration import Alpha, Fit, Palettes, Pictures, Pixels
@@ -28,6 +31,8 @@ _MOST_BYTES = 8 * _MOST_PIXELS
 _FORMATS = ("PNG", "JPEG", "BMP", "TIFF", "PPM")
 # Pixels whose integers are made at once.
 _STRIP = 1 << 20
+# How opaque a pixel is that nothing shines through.
+_WHOLE = 255
 # Of red, green and blue, in thousandths (ITU-R BT.601).
 _LUMA = np.array([[299], [587], [114]])
 
@@ -115,6 +120,7 @@ def _opened(file: IO[bytes]) -> Image.Image:
                 "side: make it smaller first"
             )
         _require_depth(image, file)
+        _stretch_transparent(image, file)
     except PictureError:
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
@@ -144,6 +150,18 @@ def _require_depth(image: Image.Image, file: IO[bytes]) -> None:
         raise PictureError(f"has colours of mode {image.mode}; grey and RGB are read: convert it")
 
 
+def _stretch_transparent(image: Image.Image, file: IO[bytes]) -> None:
+    """Bring the transparent value of a PNG to the depth that its pixels have once they are unpacked.
+
+    The file has 16 bits for it, of which those of its own depth count. Pillow leaves it as it is, and stretches pixels
+    of 2 and 4 bits to 8.
+    """
+    said = image.info.get("transparency")
+    if image.format == "PNG" and image.mode in ("L", "RGB") and said is not None:
+        largest = (1 << _depth(image, file)[0]) - 1
+        image.info["transparency"] = tuple((one & largest) * 255 // largest for one in np.ravel(said).tolist())
+
+
 def _depth(image: Image.Image, file: IO[bytes]) -> tuple[int, int]:
     """Return bits a channel and channels as the file states them, which Pillow's mode does not."""
     if image.format == "PNG":
@@ -169,15 +187,69 @@ def _depth(image: Image.Image, file: IO[bytes]) -> tuple[int, int]:
     return 8, len(image.getbands())
 
 
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+_ORIENTATION, _SHORT = 0x0112, 3
+
+
 def _turned(image: Image.Image) -> Image.Image:
     """Return the first page, unpacked and turned as its camera says."""
     try:
+        if image.format == "TIFF":
+            # It would turn the page itself, and read every other tag for that, sound or not.
+            image.load_end = lambda: None  # type: ignore[attr-defined]  # a method of files
         image.load()
-        return ImageOps.exif_transpose(image)
+        method = _TURNS.get(_orientation(image))
+        return image if method is None else image.transpose(method)
     except PictureError:
         raise
     except Exception as error:
         raise _unreadable(error) from error
+
+
+def _orientation(image: Image.Image) -> int:
+    """Return what a loaded picture says of its orientation, 1 to 8; 1 where it says nothing that can be read.
+
+    Other tags are not looked at: a damaged one is of no consequence.
+    """
+    if image.format == "TIFF":
+        tags: Any = image.tag_v2  # type: ignore[attr-defined]  # a TIFF's alone
+        said = tags.get(_ORIENTATION)
+        return said if isinstance(said, int) else 1
+    about, exif = image.info, image.info.get("exif")
+    if exif is None and isinstance(profile := about.get("Raw profile type exif"), str):
+        with suppress(ValueError):
+            exif = bytes.fromhex("".join(profile.split("\n")[3:]))
+    found = _exif_orientation(exif) if isinstance(exif, bytes) else None
+    if found is None:
+        for xmp in (about.get("XML:com.adobe.xmp"), about.get("xmp")):
+            text = xmp.decode("latin-1") if isinstance(xmp, bytes) else str(xmp or "")
+            if found is None and (match := re.search('tiff:Orientation(?:="|>)([0-9])', text)):
+                found = int(match[1])
+    return found or 1
+
+
+def _exif_orientation(exif: bytes) -> int | None:
+    """Return the orientation that the first directory of EXIF data states; None where it states none."""
+    data = exif.removeprefix(b"Exif\0\0")
+    order = {b"II*\0": "<", b"MM\0*": ">"}.get(data[:4])
+    if order is None:
+        return None
+    with suppress(struct.error):
+        (at,) = struct.unpack_from(f"{order}I", data, 4)
+        (entries,) = struct.unpack_from(f"{order}H", data, at)
+        for entry in range(at + 2, at + 2 + 12 * entries, 12):
+            tag, kind, count, value = struct.unpack_from(f"{order}HHIH", data, entry)
+            if tag == _ORIENTATION:
+                return value if (kind, count) == (_SHORT, 1) else None
+    return None
 
 
 def _values(image: Image.Image, declared: Pictures) -> NDArray[Any]:
@@ -189,52 +261,58 @@ def _values(image: Image.Image, declared: Pictures) -> NDArray[Any]:
         )
     if image.mode in ("P", "PA") and declared.palettes is Palettes.REFUSE:
         raise PictureError("has a palette; --palettes colours takes its colours")
-    if "transparency" in image.info or image.mode in ("LA", "PA", "RGBA"):
-        image = _opaque(image, declared.alpha)
-    if image.mode in ("P", "PA"):
-        image = image.convert("RGB")
-    values = np.asarray(image)
-    if image.mode == "1":
-        values = values.astype(np.uint8) * np.uint8(255)
-    if values.ndim == 2:
-        values = values[:, :, None]
+    values, opacity = _layers(image)
+    if opacity is not None and (opacity < _WHOLE).any():
+        values = _opaque(values, opacity, declared)
     if kind is Pixels.GREY and values.shape[2] == 3:
         return _by_strips(values, lambda rows: (rows.astype(np.int64) @ _LUMA + 500) // 1000)
     return np.broadcast_to(values, (*values.shape[:2], kind.channels))
 
 
-def _opaque(image: Image.Image, alpha: Alpha) -> Image.Image:
-    """Return a picture without transparency."""
-    if alpha is Alpha.REFUSE:
+def _layers(image: Image.Image) -> tuple[NDArray[Any], NDArray[Any] | None]:
+    """Return the pixels, (height, width, 1 or 3), and how opaque they are, (height, width), None where all are.
+
+    Opacity is up to 255. Pillow's own conversion compares the transparent value of a grey PNG with pixels that it has
+    stretched to 8 bits.
+    """
+    mode, transparent = image.mode, image.info.get("transparency")
+    if mode in ("P", "PA"):
+        clear = mode == "PA" or transparent is not None
+        values = np.asarray(image.convert("RGBA" if clear else "RGB"))
+        return (values[:, :, :3], values[:, :, 3]) if clear else (values, None)
+    values = np.asarray(image)
+    if mode in ("LA", "RGBA"):
+        return values[:, :, :-1], values[:, :, -1]
+    if mode == "1":
+        values = values.astype(np.uint8) * np.uint8(255)
+    if values.ndim == 2:
+        values = values[:, :, None]
+    if transparent is None:
+        return values, None
+    return values, (values != np.asarray(transparent, dtype=np.int64)).any(axis=2) * np.uint8(_WHOLE)
+
+
+def _opaque(values: NDArray[Any], opacity: NDArray[Any], declared: Pictures) -> NDArray[Any]:
+    """Return pixels without transparency."""
+    if declared.alpha is Alpha.REFUSE:
         raise PictureError(
             "has transparent pixels; --alpha white or black lays it on a ground, ignore takes it as opaque"
         )
-    if alpha is Alpha.IGNORE:
-        bare = image.copy()
-        bare.info.pop("transparency", None)
-        return (
-            bare
-            if image.mode in ("1", "L", "P", "RGB") or image.mode.startswith("I")
-            else bare.convert("L" if image.mode == "LA" else "RGB")
-        )
-    if image.mode.startswith("I"):
-        raise PictureError("has 16 bits and a transparent value; --alpha ignore takes it as opaque")
-    grey = image.mode in ("1", "L", "LA")
-    ground = 255 if alpha is Alpha.WHITE else 0
+    if declared.alpha is Alpha.IGNORE:
+        return values
+    ground = declared.kind.largest if declared.alpha is Alpha.WHITE else 0
 
-    def laid(rows: NDArray[np.uint8]) -> Values:
-        pixels = rows.astype(np.int64)
-        opacity = pixels[:, :, -1:]
-        return np.asarray((pixels[:, :, :-1] * opacity + ground * (255 - opacity) + 127) // 255)
+    def laid(rows: NDArray[Any]) -> Values:
+        pixels, covered = rows[:, :, :-1].astype(np.int64), rows[:, :, -1:].astype(np.int64)
+        return np.asarray((pixels * covered + ground * (_WHOLE - covered) + _WHOLE // 2) // _WHOLE)
 
-    opaque = _by_strips(np.asarray(image.convert("LA" if grey else "RGBA")), laid)
-    return Image.fromarray(opaque[:, :, 0] if grey else opaque)
+    return _by_strips(np.concatenate([values, opacity[:, :, None].astype(values.dtype)], axis=2), laid)
 
 
-def _by_strips(pixels: NDArray[np.uint8], function: Callable[[NDArray[np.uint8]], Values]) -> NDArray[np.uint8]:
-    """Return what a function makes of some rows at a time: its integers take eight times as much memory."""
+def _by_strips(pixels: NDArray[Any], function: Callable[[NDArray[Any]], Values]) -> NDArray[Any]:
+    """Return what a function makes of some rows at a time: its integers take several times as much memory."""
     step = max(1, _STRIP // pixels.shape[1])
-    strips = [function(pixels[row : row + step]).astype(np.uint8) for row in range(0, len(pixels), step)]
+    strips = [function(pixels[row : row + step]).astype(pixels.dtype) for row in range(0, len(pixels), step)]
     return np.concatenate(strips)
 
 

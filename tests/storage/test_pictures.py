@@ -166,6 +166,46 @@ def test_a_camera_s_turn_is_obeyed(kind: str, turn: int) -> None:
     np.testing.assert_allclose(found, expected, atol=0.05)
 
 
+def _tag(order: str, tag: int, kind: int, count: int, value: int) -> bytes:
+    return struct.pack(f"{order}HHI", tag, kind, count) + struct.pack(f"{order}{'HH' if kind == 3 else 'I'}", value, *(
+        [0] if kind == 3 else []
+    ))  # fmt: skip
+
+
+# Of a maker, of a resolution and of an inner directory: each leads out of the data, or says a type that there is not.
+_DAMAGED = (
+    (0x010F, 2, 0x7FFFFFFF, 0xFFFFFF),
+    (0x011A, 5, 1, 0xFFFFFFF0),
+    (0x8769, 4, 1, 0xFFFFFFF0),
+    (0x0131, 77, 9, 9),
+)
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+@pytest.mark.parametrize("damage", [*_DAMAGED, None])
+def test_a_damaged_tag_beside_the_turn_is_of_no_consequence(
+    order: str, kind: str, damage: tuple[int, int, int, int] | None
+) -> None:
+    """Once a sound photograph was "truncated or damaged" for them, or came out unturned without a word."""
+    tags = sorted([(0x0112, 3, 1, 6), *([] if damage is None else [damage])])
+    head = (b"II*\0" if order == "<" else b"MM\0*") + struct.pack(f"{order}IH", 8, len(tags))
+    data = head + b"".join(_tag(order, *tag) for tag in tags) + struct.pack(f"{order}I", 0xFFFFFF00)
+    picture = np.zeros((16, 16), dtype=np.uint8)
+    picture[:8, :8] = 255
+    found = read(encoded(picture, kind, exif=b"Exif\0\0" + data), Pictures(side=2, pixels=Pixels.GREY))
+    np.testing.assert_allclose(found, [0, 1, 0, 0], atol=0.05)
+
+
+@pytest.mark.parametrize("data", [b"", b"II*\0", b"nonsense", b"II*\0\xff\xff\xff\xff", b"MM\0*\0\0\0\x08\xff\xff"])
+def test_without_a_turn_that_can_be_read_a_picture_stays_as_it_is(data: bytes) -> None:
+    picture = np.zeros((16, 16), dtype=np.uint8)
+    picture[:8, :8] = 255
+    for kind in ("JPEG", "PNG"):
+        found = read(encoded(picture, kind, exif=b"Exif\0\0" + data), Pictures(side=2, pixels=Pixels.GREY))
+        np.testing.assert_allclose(found, [1, 0, 0, 0], atol=0.05)
+
+
 def _transparent(kind: str) -> bytes:
     if kind == "palette":
         return encoded(Image.new("P", (2, 2), 0), transparency=0)
@@ -198,11 +238,11 @@ def test_half_transparent_pixels_are_laid_on_the_ground() -> None:
 
 def test_16_bits_with_a_transparent_value() -> None:
     content = png(2, 2, 16, 0, (b"\0" + b"\x00\x64" * 2) * 2, (b"tRNS", b"\x00\x64"))
-    for alpha, message in ((Alpha.REFUSE, "--alpha"), (Alpha.WHITE, "--alpha ignore")):
-        with pytest.raises(PictureError, match=message):
-            read(content, Pictures(side=2, pixels=Pixels.GREY_16, alpha=alpha))
-    found = read(content, Pictures(side=2, pixels=Pixels.GREY_16, alpha=Alpha.IGNORE))
-    assert np.array_equal(found, np.full(4, 100 / 65535))
+    with pytest.raises(PictureError, match="--alpha"):
+        read(content, DEEP)
+    for alpha, value in ((Alpha.WHITE, 1.0), (Alpha.BLACK, 0.0), (Alpha.IGNORE, 100 / 65535)):
+        found = read(content, Pictures(side=2, pixels=Pixels.GREY_16, alpha=alpha))
+        assert np.array_equal(found, np.full(4, value))
 
 
 def test_palettes_are_as_declared() -> None:
