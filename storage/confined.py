@@ -54,6 +54,20 @@ def kept_memory() -> int:
     return int(size)
 
 
+class EndedError(InputError):
+    """A process ended before its work did.
+
+    Attributes
+    ----------
+    why : str
+        ``"time"`` or ``"memory"`` where it took more than it may, ``"died"`` otherwise.
+    """
+
+    def __init__(self, message: str, why: str) -> None:
+        super().__init__(message)
+        self.why = why
+
+
 def admitted_memory() -> int:
     """Return how many bytes what comes from outside may take to read: :func:`kept_memory`, and 256 MiB at least."""
     return max(kept_memory(), _LEAST_ADMITTED)
@@ -93,7 +107,7 @@ def confined(target: str, *arguments: Any, place: str, memory: int, seconds: int
 
     Raises
     ------
-    InputError
+    EndedError
         If it takes more memory or time, or does not survive.
     InputError, StorageError
         What the function raises.
@@ -122,7 +136,7 @@ def confined(target: str, *arguments: Any, place: str, memory: int, seconds: int
                 known = getattr(errors, name, None)
                 raise known(message) if known else StorageError(f"{place} cannot be read: {name}: {message}")
             else:
-                raise InputError(_died(place, kind, size, memory, seconds))
+                raise _ended(place, kind, size, memory, seconds)
 
 
 class _Server(NamedTuple):
@@ -203,13 +217,16 @@ def _serve() -> None:
                     connection.sendall(_HEAD.pack(_DIED, os.waitstatus_to_exitcode(status)))
 
 
-def _died(place: str, kind: bytes, code: int, memory: int, seconds: int) -> str:
+def _ended(place: str, kind: bytes, code: int, memory: int, seconds: int) -> EndedError:
     if kind == _DIED and code == -signal.SIGXCPU:
-        return f"{place} takes more than {seconds} seconds to read; it is damaged, or made to take long"
+        said = f"{place} takes more than {seconds} seconds to read; it is damaged, or made to take long"
+        return EndedError(said, "time")
     if kind != _DIED:
         most = f"{memory // _MIB:,} MiB"
-        return f"{place} unfolds to more than {most}; if that is right, allow more memory (UNITBALL_MEMORY)"
-    return f"{place} is damaged: reading it ended the process that did ({code}); fetch the file again"
+        said = f"{place} unfolds to more than {most}; if that is right, allow more memory (UNITBALL_MEMORY)"
+        return EndedError(said, "memory")
+    said = f"{place} is damaged: reading it ended the process that did ({code}); fetch the file again"
+    return EndedError(said, "died")
 
 
 def _answer(module: str, connection: socket.socket) -> NoReturn:

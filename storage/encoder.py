@@ -3,7 +3,6 @@
 Stored models name these classes by their path, so the module and their names stay where they are.
 """
 
-import io
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -20,7 +19,8 @@ from storage.cells import column_name
 from storage.columns.person import Person
 from storage.errors import InputError
 from storage.pictures.declaration import Pictures
-from storage.pictures.decoding import PictureError, open_picture, read_picture
+from storage.pictures.decoding import PictureError
+from storage.pictures.reading import read_contents, read_files
 from storage.refs import OnViolation
 from storage.schema import Schema, Table, parse_schema
 
@@ -322,30 +322,21 @@ class PictureEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # 
         """Read pictures one by one: one that is refused does not stop the others."""
         if isinstance(X, np.ndarray) and X.dtype.kind in "fiu":
             return self._numbers(X)
-        declared = self.declared
         cells = _pictures_of(X)
-        features = np.zeros((len(cells), declared.dimension))
-        refusals: list[str | None] = [None] * len(cells)
-        for row, cell in enumerate(cells):
-            try:
-                if not isinstance(cell, (bytes, bytearray, memoryview)):
-                    raise PictureError(f"is a {type(cell).__name__} and not the bytes of a file")
-                features[row] = read_picture(io.BytesIO(cell), declared)
-            except PictureError as error:
-                refusals[row] = f"the picture {error}"
-        return Encoding(features, tuple(refusals))
+        return self._encoding(len(cells), read_contents(cells, self.declared))
 
     def encode_files(self, paths: Sequence[str]) -> Encoding:
         """Read pictures from files, one by one."""
-        declared = self.declared
-        features = np.zeros((len(paths), declared.dimension))
-        refusals: list[str | None] = [None] * len(paths)
-        for row, path in enumerate(paths):
-            try:
-                with open_picture(path) as content:
-                    features[row] = read_picture(content, declared)
-            except PictureError as error:
-                refusals[row] = f"the picture {error}"
+        return self._encoding(len(paths), read_files(paths, self.declared))
+
+    def _encoding(self, rows: int, pictures: Iterable[NDArray[np.float64] | PictureError]) -> Encoding:
+        features = np.zeros((rows, self.declared.dimension))
+        refusals: list[str | None] = [None] * rows
+        for row, found in enumerate(pictures):
+            if isinstance(found, PictureError):
+                refusals[row] = f"the picture {found}"
+            else:
+                features[row] = found
         return Encoding(features, tuple(refusals))
 
     def _numbers(self, X: NDArray[Any]) -> Encoding:

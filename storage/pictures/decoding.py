@@ -26,8 +26,8 @@ Values = NDArray[np.int64]
 
 # Pixels that are unpacked, in all and along one side; whole numbers then stay far below 2^63.
 _MOST_PIXELS, _LONGEST = 1 << 26, 1 << 15
-# Bytes of a file: what is not packed at all takes eight a pixel at most.
-_MOST_BYTES = 8 * _MOST_PIXELS
+MOST_BYTES = 8 * _MOST_PIXELS
+"""Bytes of a file: what is not packed at all takes eight per pixel at most."""
 _FORMATS = ("PNG", "JPEG", "BMP", "TIFF", "PPM")
 # Pixels whose integers are made at once.
 _STRIP = 1 << 20
@@ -59,10 +59,10 @@ def open_picture(path: Path | str) -> IO[bytes]:
         why = "is a link" if Path(path).is_symlink() else f"cannot be opened: {error.strerror or error}"
         raise PictureError(why) from None
     status = os.fstat(descriptor)
-    if not stat.S_ISREG(status.st_mode) or not 0 < status.st_size <= _MOST_BYTES:
+    if not stat.S_ISREG(status.st_mode) or not 0 < status.st_size <= MOST_BYTES:
         os.close(descriptor)
         raise PictureError(
-            f"has {status.st_size} bytes; a picture has 1 to {_MOST_BYTES}"
+            f"has {status.st_size} bytes; a picture has 1 to {MOST_BYTES}"
             if stat.S_ISREG(status.st_mode)
             else "is no file"
         )
@@ -125,6 +125,8 @@ def _opened(file: IO[bytes]) -> Image.Image:
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise PictureError(f"claims more than {_MOST_PIXELS} pixels; make it smaller first") from None
+    except MemoryError:
+        raise
     except Exception as error:
         # A damaged file can raise nearly anything.
         raise _unreadable(error) from error
@@ -208,7 +210,7 @@ def _turned(image: Image.Image) -> Image.Image:
         image.load()
         method = _TURNS.get(_orientation(image))
         return image if method is None else image.transpose(method)
-    except PictureError:
+    except MemoryError:
         raise
     except Exception as error:
         raise _unreadable(error) from error

@@ -2,16 +2,19 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from storage.errors import InputError
 from storage.people import People, identifiers, named
 from storage.pictures.declaration import ENDINGS, Pictures, Pixels
-from storage.pictures.decoding import PictureError, kind_of, open_picture, read_picture
+from storage.pictures.decoding import PictureError
 from storage.pictures.places import Places
+from storage.pictures.reading import kinds_of, read_files
 from storage.readers.picture_files import (
     PictureFile,
     arranged,
@@ -68,10 +71,16 @@ class _Reading:
     def blocks(self, files: Sequence[PictureFile], whose: Sequence[object] | None, tally: Tally) -> Iterator[Block]:
         """Yield pictures in their order; the tally begins again with each reading."""
         tally.clear()
+        with closing(read_files([file.path for file in files if self._taken(file)], self.declared)) as pictures:
+            yield from self._blocks(files, pictures, whose, tally)
+
+    def _blocks(
+        self, files: Sequence[PictureFile], pictures: Iterator[Any], whose: Sequence[object] | None, tally: Tally
+    ) -> Iterator[Block]:
         faults: list[str] = []
         step = max(16, min(1024, (1 << 19) // self.declared.dimension))
         for start in range(0, len(files), step):
-            block, found = self._block(files[start : start + step])
+            block, found = self._block(files[start : start + step], pictures)
             if whose is not None:
                 block = replace(block, people=np.array(whose[start : start + step], dtype=object))
             tally["read"] += len(block.labels)
@@ -95,19 +104,24 @@ class _Reading:
                 "or remove them, or let --on-violation drop leave them out: " + "; ".join(faults[:_NAMED])
             )
 
-    def _block(self, files: Sequence[PictureFile]) -> tuple[Block, list[str]]:
+    def _taken(self, file: PictureFile) -> bool:
+        return file.label in self.classes
+
+    def _block(self, files: Sequence[PictureFile], pictures: Iterator[Any]) -> tuple[Block, list[str]]:
+        """Return some pictures as rows, of those that are decoded in turn, and what is wrong with the others."""
         features = np.zeros((len(files), self.declared.dimension), dtype=np.float32)
         null, faults = np.zeros(len(files), dtype=bool), []
         for row, file in enumerate(files):
-            try:
-                if file.label not in self.classes:
-                    what = "no class" if not file.label else f"class {file.label!r}, which is not declared"
-                    raise PictureError(f"is of {what}")
-                with open_picture(file.path) as content:
-                    features[row] = read_picture(content, self.declared)
-            except PictureError as error:
+            if self._taken(file):
+                found = next(pictures)
+            else:
+                what = "no class" if not file.label else f"class {file.label!r}, which is not declared"
+                found = PictureError(f"is of {what}")
+            if isinstance(found, PictureError):
                 null[row] = True
-                faults.append(f"{file.shown} {error}")
+                faults.append(f"{file.shown} {found}")
+            else:
+                features[row] = found
         labels = np.array([file.label or "" for file in files], dtype=object)
         lines = np.array([file.line for file in files], dtype=np.int64) if files[0].line else None
         return Block(features, labels, lines, place=self.place, null=null if faults else None), faults
@@ -148,13 +162,7 @@ def _listed(path: Path, options: ReadOptions) -> tuple[str | None, dict[str, lis
 
 def _kind(place: str, options: ReadOptions, files: Sequence[PictureFile]) -> Pixels:
     """Return what a pixel of a public set is, by the headers of all its pictures that can be read."""
-    found = set()
-    for file in files:
-        try:
-            with open_picture(file.path) as content:
-                found.add(kind_of(content))
-        except PictureError:
-            continue
+    found = {one for one in kinds_of([file.path for file in files]) if isinstance(one, Pixels)}
     if Pixels.GREY_16 in found and len(found) > 1:
         raise InputError(f"{place} has pictures of 8 and of 16 bits; declare --pixels, and convert the others")
     if not found:

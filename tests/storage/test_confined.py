@@ -121,7 +121,9 @@ def _served_by() -> int:
 
 
 @pytest.mark.skipif(not Path("/proc").exists(), reason="threads are counted in /proc")
-@pytest.mark.parametrize("reader", ["storage.readers.arrow_batches", "tasks.exports.verifying"])
+@pytest.mark.parametrize(
+    "reader", ["storage.pictures.decoding_process", "storage.readers.arrow_batches", "tasks.exports.verifying"]
+)
 def test_servers_have_one_thread(reader: str) -> None:
     with pytest.raises(StorageError, match="AttributeError"):
         list(confined(f"{reader}:nothing_of_that_name", place="F", memory=MEBIBYTE, seconds=9))
