@@ -69,6 +69,8 @@ class ReadOptions:
         Of a folder of pictures, the paths that earlier versions held (:mod:`storage.pictures.places`).
     told : callable
         Is told of each picture that is left out, and why: for the owner's screen alone.
+    noted : callable
+        Is told before any row is read what may be wrong with whose pictures they are: for the owner's screen alone.
     """
 
     dimension: int | None = None
@@ -85,6 +87,7 @@ class ReadOptions:
     person_from: str | None = None
     earlier: Mapping[str, Sequence[bytes]] = field(default_factory=dict)
     told: Callable[[str], object] = lambda line: None
+    noted: Callable[[str], object] = lambda line: None
 
     def __post_init__(self) -> None:
         if self.dimension is not None and not 1 <= self.dimension <= LARGEST_DIMENSION:

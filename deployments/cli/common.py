@@ -182,6 +182,11 @@ def running(title: str, *, stages: Collection[str] | None = None) -> Iterator[No
             yield
 
 
+def say_note(text: str) -> None:
+    """Say at once on the terminal, and nowhere else, what the user should look at."""
+    typer.echo(f"note: {visible(text)}", err=True)
+
+
 def say_charged_before(account: str, what: str = "this") -> None:
     """Say at the start of what was charged before, be it by one that was stopped, that it costs nothing more.
 
@@ -191,8 +196,7 @@ def say_charged_before(account: str, what: str = "this") -> None:
     what : str
         Of several that are asked for at once, which one.
     """
-    said = f"all that {what} releases was charged to account {account} before: it costs nothing more"
-    typer.echo(f"note: {said}", err=True)
+    say_note(f"all that {what} releases was charged to account {account} before: it costs nothing more")
 
 
 def agree(price: "Price | None", *, asks: bool, yes: bool, way_out: str = "give --epsilon, or --yes") -> None:

@@ -17,6 +17,7 @@ from deployments.cli.common import (
     options_of,
     progress,
     require_readable,
+    say_note,
     table,
     use_root,
 )
@@ -102,7 +103,7 @@ def ingest(
     left_out = list[str]()
     with progress(f"ingest {name}"):
         reference = registration.ingest(
-            request.model_copy(update={"name": name, "visibility": visibility}), left_out.append
+            request.model_copy(update={"name": name, "visibility": visibility}), left_out.append, say_note
         )
     report = registration.report_of(reference)
     units = reference.unit.several

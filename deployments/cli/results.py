@@ -503,6 +503,7 @@ def predict(
         for name, found in done.clipped.items()
     ]
     told += ["clipped: a number counts as the end of its range, a category as none of its values"] if told else []
+    told += [done.passed_over] if done.passed_over else []
     told += [] if decision is None else [decision.statement]
     if of_people:
         told.append(

@@ -1,19 +1,20 @@
 """Which files are pictures, below a folder or in a table, of which class and whose."""
 
 import os
-import re
 import stat
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from storage.cells import canonical, canonical_text, column_name
 from storage.errors import InputError
+from storage.names import visible
 from storage.pictures.declaration import ENDINGS
 from storage.readers.delimited import sniffed_layout
 from storage.readers.raw_tables import PARQUET, raw_rows
@@ -46,6 +47,8 @@ class PictureFile:
         Of a table; 0 in a folder.
     person : object
         The cell that names its person; None where there is none.
+    link : bool
+        Whether it is a link, which is refused.
     """
 
     path: str
@@ -54,11 +57,12 @@ class PictureFile:
     label: str | None
     line: int = 0
     person: object = None
+    link: bool = False
 
     @property
     def shown(self) -> str:
-        """The name for a message: bytes that are no text are escaped."""
-        name = self.name.encode("utf-8", "backslashreplace").decode()
+        """The name for a message, with what a terminal would obey escaped."""
+        name = visible(self.name)
         return f"line {self.line}, {name}" if self.line else name
 
 
@@ -72,37 +76,49 @@ def is_table(path: Path) -> bool:
     return path.name.lower().endswith(TABLES)
 
 
-def files_below(folder: Path, passed: Counter[str] | None = None) -> Iterator[str]:
-    """Yield the paths of pictures below a folder, relative to it, in no order.
+# Of network drives, archives, recycle bins and file systems; what begins with a point is hidden as well.
+_SYSTEM = frozenset(
+    ("@eadir", "__macosx", "#recycle", "#snapshot", "$recycle.bin", "system volume information", "lost+found")
+)
+_HIDDEN = "hidden or in system folders"
+
+
+def is_hidden(name: str) -> bool:
+    """Whether a file or a folder is its system's and not its owner's, by its name: thumbnails, notebooks' copies."""
+    return name.startswith(".") or name.casefold() in _SYSTEM
+
+
+class Found(NamedTuple):
+    """A picture below a folder, by its path there; a link is none, and to be refused."""
+
+    name: str
+    link: bool = False
+
+
+def files_below(folder: Path, passed: Counter[str] | None = None) -> Iterator[Found]:
+    """Yield the pictures below a folder in no order; links to folders, and those with a picture's name, among them.
 
     Parameters
     ----------
     folder : Path
     passed : Counter, optional
-        Counts the files that are passed over, by the ends of their names.
-
-    Raises
-    ------
-    InputError
-        If a link is there, or something with a picture's name that is no file.
+        Counts the files that are passed over, by the ends of their names, or because they are hidden.
     """
-    waiting = [""]
+    passed = Counter() if passed is None else passed
+    waiting = [("", False)]
     while waiting:
-        here = waiting.pop()
+        here, hidden = waiting.pop()
         with reading(folder / here), os.scandir(folder / here) as entries:
             for entry in entries:
                 name = f"{here}/{entry.name}" if here else entry.name
-                if entry.is_symlink():
-                    raise InputError(
-                        f"{_text(folder)}: {_text(name)} is a link; links are not followed: put the file there"
-                    )
+                away = hidden or is_hidden(entry.name)
                 if entry.is_dir(follow_symlinks=False):
-                    waiting.append(name)
-                elif is_picture(entry.name):
-                    if not entry.is_file(follow_symlinks=False):
-                        raise InputError(f"{_text(folder)}: {_text(name)} is no file; remove it")
-                    yield name
-                elif passed is not None:
+                    waiting.append((name, away))
+                elif away:
+                    passed[_HIDDEN] += 1
+                elif is_picture(entry.name) or (entry.is_symlink() and entry.is_dir()):
+                    yield Found(name, entry.is_symlink())
+                else:
                     passed[_text(Path(entry.name).suffix.lower())] += 1
 
 
@@ -118,14 +134,14 @@ def passed_over(place: str, passed: Counter[str]) -> str:
     kinds += [f"{more} more endings"] if more else []
     total = passed.total()
     return (
-        f"{place}: {total:,} {'file is' if total == 1 else 'files are'} passed over ({', '.join(kinds)}): by their "
-        f"names they are no pictures, which end in {', '.join(ENDINGS)}"
+        f"{place}: {total:,} {'file is' if total == 1 else 'files are'} passed over ({', '.join(kinds)}); pictures end "
+        f"in {', '.join(ENDINGS)}, and are neither hidden nor in a system's folder"
     )
 
 
 def _text(path: object) -> str:
-    """Return a path for a message; bytes that are no text are escaped."""
-    return str(path).encode("utf-8", "backslashreplace").decode()
+    """Return a path for a message, with what a terminal would obey escaped."""
+    return visible(str(path))
 
 
 def parts_of(folder: Path, classes: Sequence[str] | None) -> dict[str, Path]:
@@ -150,6 +166,7 @@ def parts_of(folder: Path, classes: Sequence[str] | None) -> dict[str, Path]:
             entry.name
             for entry in entries
             if entry.name not in parts
+            and not is_hidden(entry.name)
             and (entry.is_dir(follow_symlinks=False) or entry.is_symlink() or is_picture(entry.name))
         )
     for path in parts.values():
@@ -169,11 +186,11 @@ def folder_files(folder: Path, passed: Counter[str]) -> list[PictureFile]:
     ``passed`` counts the other files, by the ends of their names.
     """
     found = []
-    for name in files_below(folder, passed):
+    for name, link in files_below(folder, passed):
         first, slash, rest = name.partition("/")
         # A picture beside the class folders is of no class.
         label, below = (canonical_text(first), rest) if slash else (None, name)
-        found.append(PictureFile(str(folder / name), name, os.fsencode(below), label))
+        found.append(PictureFile(str(folder / name), name, os.fsencode(below), label, link=link))
     return sorted(found, key=lambda file: os.fsencode(file.name))
 
 
@@ -343,36 +360,82 @@ def inside(folder: Path, name: str, place: str, links: dict[str, bool]) -> str:
     return str(pure)
 
 
-def people_of(files: Sequence[PictureFile], rule: str) -> list[PictureFile]:
-    """Return pictures with the person that a rule finds in each file's name.
+def people_of(files: Sequence[PictureFile], rule: str, part: str) -> list[PictureFile]:
+    """Return pictures with the person that a rule finds in each file's path.
 
     Parameters
     ----------
     files : sequence of PictureFile
     rule : str
-        A regular expression of the whole name, with one group.
+        A regular expression with one group, as RE2 has them (in linear time), of the whole path below the set's folder,
+        or below ``train/`` and ``test/`` where the set has these: a person may have pictures in both.
+    part : str
+        The one that they are of, which paths in a table begin with.
 
     Raises
     ------
     InputError
-        If it is none, or misses a name: whoever it misses is no new person.
+        If it is none, or misses a path: whoever it misses is no new person.
     """
+    # Where a rule is given alone: few sets have one.
+    import re2
+
+    options = re2.Options()
+    options.log_errors = False
     try:
-        pattern = re.compile(rule)
-    except re.error as error:
-        raise InputError(f"--person-from '{rule}' is no regular expression: {error}") from None
+        pattern = re2.compile(rule, options)
+    except re2.error as error:
+        said = error.args[0].decode("utf-8", "replace") if error.args and isinstance(error.args[0], bytes) else error
+        raise InputError(
+            f"--person-from '{rule}' is not read: {said}; a rule is a regular expression of RE2, without look-around "
+            "and without back references"
+        ) from None
     if pattern.groups != 1:
         raise InputError(f"--person-from '{rule}' has {pattern.groups} groups; one, in brackets, is the person")
     found = []
     for file in files:
-        match = pattern.fullmatch(PurePosixPath(file.name).name)
+        within = file.name.removeprefix(f"{part}/") if file.line else file.name
+        match = None
+        with suppress(UnicodeEncodeError):
+            # Of bytes that are no text there is no person.
+            match = pattern.fullmatch(within)
         if match is None or not match[1]:
             raise InputError(
-                f"{file.shown}: --person-from '{rule}' finds nobody in its name, which has to match as a whole; "
-                "correct the rule or the name"
+                f"{file.shown}: --person-from '{rule}' finds nobody in its path, which has to match as a whole, "
+                "folders included; correct the rule or the name"
             )
         found.append(replace(file, person=match[1]))
     return found
+
+
+def doubts_about_people(files: Sequence[PictureFile], people: Sequence[object], most: int) -> Iterator[str]:
+    """Yield what may be wrong with whose pictures they are, for their owner's screen alone: counts of private rows.
+
+    Parameters
+    ----------
+    files : sequence of PictureFile
+        All that train.
+    people : sequence of str
+        Whose each of them is.
+    most : int
+        The most rows of one person that are taken.
+    """
+    classes: dict[object, set[str | None]] = {}
+    for file, whose in zip(files, people, strict=True):
+        classes.setdefault(whose, set()).add(file.label)
+    several = sum(len(labels) > 1 for labels in classes.values())
+    if 2 * several > len(classes):
+        yield (
+            f"{several:,} of {len(classes):,} people have pictures of several classes, up to "
+            f"{max(map(len, classes.values()))} of them; if these are different people, what names them is too little: "
+            "let --person-from take the folder as well"
+        )
+    beyond = [rows for rows in Counter(people).values() if rows > most]
+    if beyond:
+        yield (
+            f"{len(beyond):,} of {len(classes):,} people have more than {most} pictures, up to {max(beyond):,}; the "
+            "others of theirs are left out: declare a larger --rows-per-person if that is too few"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -411,7 +474,7 @@ def asked_pictures(source: Path, rows: int, column: str | None = None) -> Iterat
     Raises
     ------
     InputError
-        If it is none of these, holds a link, a path leads out of the table's folder, or there is no such column.
+        If it is none of these, a path leads out of the table's folder, or there is no such column.
     """
     if is_table(source) and not source.is_dir():
         links = dict[str, bool]()
@@ -428,7 +491,7 @@ def asked_pictures(source: Path, rows: int, column: str | None = None) -> Iterat
     if column is not None:
         raise InputError(f"{source} is no table with a column {column!r}; a folder's paths are kept anyway")
     if source.is_dir():
-        found = sorted(files_below(source), key=os.fsencode)
+        found = sorted((name for name, _ in files_below(source)), key=os.fsencode)
         places = [str(source / name) for name in found]
     elif is_picture(source.name):
         found, places = [source.name], [str(source)]
@@ -442,6 +505,6 @@ def asked_pictures(source: Path, rows: int, column: str | None = None) -> Iterat
         yield Asked(np.arange(first + 1, first + 1 + len(names), dtype=np.int64), names, places[some])
 
 
-def count_asked(source: Path) -> int | None:
-    """Return how many pictures a folder holds; None of anything else."""
-    return sum(1 for _ in files_below(source)) if source.is_dir() else None
+def count_asked(source: Path, passed: Counter[str] | None = None) -> int | None:
+    """Return how many pictures a folder holds; None of anything else. ``passed`` counts its other files."""
+    return sum(1 for _ in files_below(source, passed)) if source.is_dir() else None

@@ -18,6 +18,7 @@ from storage.pictures.reading import kinds_of, read_files
 from storage.readers.picture_files import (
     PictureFile,
     arranged,
+    doubts_about_people,
     folder_files,
     is_table,
     parts_of,
@@ -105,7 +106,7 @@ class _Reading:
             )
 
     def _taken(self, file: PictureFile) -> bool:
-        return file.label in self.classes
+        return not file.link and file.label in self.classes
 
     def _block(self, files: Sequence[PictureFile], pictures: Iterator[Any]) -> tuple[Block, list[str]]:
         """Return some pictures as rows, of those that are decoded in turn, and what is wrong with the others."""
@@ -114,6 +115,8 @@ class _Reading:
         for row, file in enumerate(files):
             if self._taken(file):
                 found = next(pictures)
+            elif file.link:
+                found = PictureError("is a link; links are not followed: put the file there")
             else:
                 what = "no class" if not file.label else f"class {file.label!r}, which is not declared"
                 found = PictureError(f"is of {what}")
@@ -152,9 +155,9 @@ def _listed(path: Path, options: ReadOptions) -> tuple[str | None, dict[str, lis
         if said := passed_over(str(path), passed):
             options.told(said)
     if options.person_from is not None:
-        files = {part: people_of(listed, options.person_from) for part, listed in files.items()}
+        files = {part: people_of(listed, options.person_from, part) for part, listed in files.items()}
         # Stands for the column: by another rule a later version's people would all be somebody new.
-        column = f"file name, by {options.person_from}"
+        column = f"path, by {options.person_from}"
     if column is None and options.people is not None:
         raise InputError(f"{path}: nothing says whose pictures they are; give --person-from, or a table with --person")
     return column, files
@@ -199,6 +202,9 @@ def read_pictures(path: str | Path, options: ReadOptions) -> Source:
     if column is not None:
         people = People(column) if options.people is None else replace(options.people, column=column)
     whose = {} if people is None else {part: _whose(place, listed, people) for part, listed in files.items()}
+    if people is not None:
+        for doubt in doubts_about_people(files["train"], whose["train"], people.rows_per_person):
+            options.noted(f"{place}: {doubt}")
     places: dict[str, Places] = {}
     if private and people is None and not is_table(given):
         for part, listed in files.items():

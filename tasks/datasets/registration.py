@@ -49,7 +49,9 @@ def _require_own_name(request: IngestRequest) -> None:
         )
 
 
-def _source(request: IngestRequest, earlier: Known, told: Callable[[str], object]) -> Source:
+def _source(
+    request: IngestRequest, earlier: Known, told: Callable[[str], object], noted: Callable[[str], object]
+) -> Source:
     if request.path is not None and request.parties:
         raise InputError(
             f"rows come from --path {request.path} or from the parties' files (--party), and both are given; leave one "
@@ -74,6 +76,7 @@ def _source(request: IngestRequest, earlier: Known, told: Callable[[str], object
         person_from=request.person_from,
         earlier=earlier.get("", {}),
         told=told,
+        noted=noted,
     )
     if request.parties:
         each = {name: replace(options, earlier=earlier.get(name, {})) for name in request.parties}
@@ -92,7 +95,11 @@ def _source(request: IngestRequest, earlier: Known, told: Callable[[str], object
     return replace(source, parts=parts, columns=request.columns or source.columns)
 
 
-def ingest(request: IngestRequest, told: Callable[[str], object] = lambda line: None) -> DatasetRef:
+def ingest(
+    request: IngestRequest,
+    told: Callable[[str], object] = lambda line: None,
+    noted: Callable[[str], object] = lambda line: None,
+) -> DatasetRef:
     """Read rows, check them, store them as a version and register it; nothing half-made is left behind.
 
     Parameters
@@ -100,6 +107,9 @@ def ingest(request: IngestRequest, told: Callable[[str], object] = lambda line: 
     request : IngestRequest
     told : callable
         Is told of each picture that is left out, and why: for the owner's screen alone.
+    noted : callable
+        Is told, before rows are read and an account is opened, what may be wrong with whose pictures they are: for the
+        owner's screen alone.
 
     Raises
     ------
@@ -134,7 +144,7 @@ def ingest(request: IngestRequest, told: Callable[[str], object] = lambda line: 
         limited(rows=request.max_rows, size=request.max_bytes),
         staged_dataset(
             layout,
-            _source(request, earlier, told),
+            _source(request, earlier, told, noted),
             name=request.name,
             account=account,
             visibility=request.visibility,

@@ -89,7 +89,9 @@ class IngestRequest(AccountRequest, frozen=True, extra="forbid"):
     ] = None
     person_from: Annotated[
         str | None,
-        Field(description="Of pictures: a regular expression of the file's name, whose one group is the person."),
+        Field(
+            description="Of pictures: a regular expression of the path with its folders; its one group is the person."
+        ),
     ] = None
     rows_per_person: Annotated[
         PositiveInt | None, Field(description=f"Rows or pictures of a person that are taken at most; {MOST_ROWS}.")

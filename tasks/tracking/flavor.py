@@ -10,6 +10,7 @@ import itertools
 import math
 import os
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -31,7 +32,7 @@ from storage.atomic import PREFIX
 from storage.cells import column_name
 from storage.encoder import Clipped, Encoder, PictureEncoder, TableEncoder
 from storage.errors import InputError, StorageError
-from storage.readers.picture_files import PATH, asked_pictures, count_asked
+from storage.readers.picture_files import PATH, asked_pictures, count_asked, passed_over
 from storage.readers.raw_tables import PARQUET, expected_rows, names_of, raw_rows
 from storage.schema import Table
 from tasks.datasets.schedules import FEATURES, require_columns
@@ -513,11 +514,14 @@ class Predicted:
     clipped : mapping of column to Clipped
         Cells outside the schema that rows were predicted with, clipped: what they hold and how many they are is for
         whoever asked alone, and goes to no log, artifact or file. Rows as in the file.
+    passed_over : str
+        Which files of a folder of pictures are none, in a sentence; likewise for whoever asked alone.
     """
 
     rows: int
     refused: int
     clipped: Mapping[str, Clipped] = field(default_factory=dict)
+    passed_over: str = ""
 
 
 def predict_file(
@@ -573,7 +577,8 @@ def predict_file(
         raise InputError(f"{output} exists; name another output, or remove it first")
     done = refused = 0
     clipped: dict[str, Clipped] = {}
-    expected = count_asked(source) if isinstance(encoder, PictureEncoder) else expected_rows(source)
+    passed = Counter[str]()
+    expected = count_asked(source, passed) if isinstance(encoder, PictureEncoder) else expected_rows(source)
     tables = _predicted(pipeline, encoder, source, id_column, threshold, cover, clipped)
     aside = output.parent / f"{PREFIX}{output.name}-{os.getpid()}"
     try:
@@ -594,7 +599,7 @@ def predict_file(
         aside.replace(output)
     finally:
         aside.unlink(missing_ok=True)
-    return Predicted(done, refused, clipped)
+    return Predicted(done, refused, clipped, passed_over(str(source), passed))
 
 
 @dataclass(frozen=True, slots=True)

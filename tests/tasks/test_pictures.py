@@ -219,7 +219,7 @@ def test_two_versions_at_once_do_not_share_a_place(root: Path, tmp_path: Path, m
 # ── people ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-RULE = r"(\d+)_\d+\.png"
+RULE = r".*/(\d+)_\d+\.png"
 
 
 def of_people(counts: Mapping[int, int]) -> dict[str, int]:
@@ -234,7 +234,7 @@ def test_a_person_with_one_picture_more_leaves_every_other_where_they_were(root:
     found = []
     for place, folder in enumerate(folders):
         ref = bring_in(folder, f"set-{place}", person_from=RULE, account="people")
-        assert (ref.rows, ref.person) == (100, f"file name, by {RULE}")
+        assert (ref.rows, ref.person) == (100, f"path, by {RULE}")
         found.append({party: sorted(set(values)) for party, values in dealt(ref).items()})
     assert found[0] == found[1]
     assert sum(map(len, found[0].values())) == 100, "nobody is in two parts"
@@ -281,7 +281,7 @@ def test_another_rule_for_whose_pictures_they_are_is_refused(root: Path, tmp_pat
     folder = write(tmp_path / "set", of_people({1: 2, 2: 1, 3: 1}))
     bring_in(folder, person_from=RULE)
     with pytest.raises(RefusedError, match=r"declared.*now"):
-        bring_in(folder, person_from=r"(\d+_\d+)\.png")
+        bring_in(folder, person_from=r".*/(\d+_\d+)\.png")
     assert len(open_catalog().registrations("animals")) == 1
     assert bring_in(folder, person_from=RULE).rows == 3
 
@@ -382,7 +382,7 @@ def test_the_encoder_reads_what_ingestion_read(root: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    "changes", [{"side": 12}, {"side": 4, "person_from": r"(\d+)\.png"}, {"side": 8, "fit": "pad"}]
+    "changes", [{"side": 12}, {"side": 4, "person_from": r".*/(\d+)\.png"}, {"side": 8, "fit": "pad"}]
 )
 def test_pictures_of_another_side_are_known_again(
     changes: dict[str, Any], root: Path, tmp_path: Path, random: np.random.Generator
