@@ -1,12 +1,23 @@
 """The catalogue: data sets, whose they are, whether private, with what schedules and horizons."""
 
+import difflib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypedDict
 
 from storage.arrivals import Arrival
 from storage.errors import InputError, RefusedError
-from storage.ledger.charges import DEFAULT_RELATION, PERSON, ROW, Account, Cap, add_account, find_account, get_account
+from storage.ledger.charges import (
+    DEFAULT_RELATION,
+    PERSON,
+    ROW,
+    Account,
+    Cap,
+    account_names,
+    add_account,
+    find_account,
+    get_account,
+)
 from storage.ledger.database import Database
 from storage.ledger.entries import Entries, Entry, Kind, append, found, reading, require_name, writing
 from storage.people import People
@@ -328,6 +339,26 @@ class Catalog:
         """Return an account as it stands, or None where it was never opened."""
         with reading(self._database) as entries:
             return find_account(entries, name)
+
+    def private_account(self, name: str) -> Account:
+        """Return a private account as it stands.
+
+        Raises
+        ------
+        InputError
+            If there is none of this name, with those that there are, the nearest first.
+        """
+        if (found := self.account(name)) is not None and found.private:
+            return found
+        raise InputError(f"{self.no_account(name)}. Open it first, or name one of these", value=name)
+
+    def no_account(self, name: str) -> str:
+        """Return that there is no private account of a name, and which there are."""
+        with reading(self._database) as entries:
+            known = [one for one in account_names(entries) if get_account(entries, one).private]
+        nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+        meant = f"; nearest: {nearest[0]!r}" if nearest else ""
+        return f"there is no account {name!r} (private accounts: {', '.join(map(repr, known)) or 'none'}{meant})"
 
     def account_of(self, name: str) -> Account:
         """Return the account that the newest version of a name spends from."""

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 PROCESS = secrets.token_hex(16)
 """Names this process, so that what was made in another one is known to be."""
+MEMORY = ":memory:"
+"""In place of a folder: a root of this process alone, which ends with it."""
 # A root is the environment's, which belongs to the whole process.
 _LOCK = threading.RLock()
 _PROCESS_ROOTS: dict[int, Path] = {}
@@ -52,46 +54,46 @@ def using_root(root: str | os.PathLike[str] | None) -> Iterator[None]:
     """Work on a root; where none is named, on ``UNITBALL_ROOT`` or the user's own.
 
     Calls of several threads wait for each other.
-    """
-    with _LOCK, restoring(ROOT_VARIABLE):
-        if root is not None:
-            os.environ[ROOT_VARIABLE] = str(Path(root).expanduser().resolve())
-        yield
-
-
-@contextmanager
-def process_root() -> Iterator[None]:
-    """Work on the root of this process: its accounts hold for all who spend from them here, and end with it.
 
     Raises
     ------
     RefusedError
-        In a process that another one has started: each would have a ledger of its own, and spend the same cap again.
+        For :data:`MEMORY` in a process that another one has started: each would have a ledger of its own, and spend the
+        same cap again.
     """
+    with _LOCK, _memory_root() if root == MEMORY else restoring(ROOT_VARIABLE):
+        if root not in (None, MEMORY):
+            os.environ[ROOT_VARIABLE] = str(Path(root).expanduser().resolve())
+        yield
+
+
+def _memory_root() -> AbstractContextManager[None]:
+    """Return the root of this process: its accounts hold for all who spend from them here, and end with it."""
     if multiprocessing.parent_process() is not None or multiprocessing.current_process().name != "MainProcess":
         raise RefusedError(other_process("this one was started by another"))
-    with _LOCK:
-        number = os.getpid()
-        if number not in _PROCESS_ROOTS:
-            if _PROCESS_ROOTS:
-                raise RefusedError(other_process("this one is a copy of another"))
-            folder = Path(tempfile.mkdtemp(prefix="unitball-"))
-            _PROCESS_ROOTS[number] = folder
-            atexit.register(_remove, number, folder)
-        with isolated_root(_PROCESS_ROOTS[number] / "root"):
-            yield
+    number = os.getpid()
+    if number not in _PROCESS_ROOTS:
+        if _PROCESS_ROOTS:
+            raise RefusedError(other_process("this one is a copy of another"))
+        folder = Path(tempfile.mkdtemp(prefix="unitball-"))
+        _PROCESS_ROOTS[number] = folder
+        atexit.register(_remove, number, folder)
+    return isolated_root(_PROCESS_ROOTS[number] / "root")
 
 
-def charged_root(root: str | os.PathLike[str] | None) -> AbstractContextManager[None]:
-    """Return the root whose ledger is charged: the one that is named, or that of this process alone."""
-    return process_root() if root is None else using_root(root)
+@contextmanager
+def root_of_one_call() -> Iterator[None]:
+    """Work on a root that nothing else knows and that is removed afterwards, with its accounts."""
+    # What is remembered of its ledger goes with it.
+    with _LOCK, tempfile.TemporaryDirectory(prefix="unitball-") as folder, isolated_root(Path(folder) / "root"):
+        yield
 
 
 def other_process(what: str) -> str:
-    """Return why an account without a root is of one process, and the way out."""
+    """Return why an account in memory is of one process, and the way out."""
     return (
-        f"the budget of private rows is kept in one process, and {what}; give root=FOLDER, whose ledger all processes "
-        "charge, or leave n_jobs at 1"
+        f"root={MEMORY!r} keeps accounts in the memory of one process, and {what}; leave root out or give root=FOLDER, "
+        "whose ledger all processes charge, or leave n_jobs at 1"
     )
 
 
@@ -111,10 +113,13 @@ def open_account(
     allow_idealised: bool = False,
     people: bool = False,
     group_size: int = 1,
+    relation: str = DEFAULT_RELATION,
 ) -> None:
-    """Open the account of a population for estimators: what all fits on its rows together may spend.
+    """Open the account of a population: what everything that is ever released about it may spend.
 
-    Called again with the same arguments, it changes nothing.
+    It is kept by the root, like an account that ``unitball ingest`` opens, and spent by whatever names it: estimators,
+    :func:`unitball.train`, :func:`unitball.describe` and commands, in any process. Called again with the same terms, it
+    changes nothing; the cap agrees with the one at opening and with the one in force, if it was raised since.
 
     Parameters
     ----------
@@ -123,8 +128,8 @@ def open_account(
     epsilon, delta : float
         The cap; delta below one over the number of rows.
     root : path, optional
-        Whose ledger keeps the account. None: this process, and the account ends with it. That is for trying things
-        out: rows whose account is forgotten have their whole budget again.
+        Whose ledger keeps the account: ``UNITBALL_ROOT`` or the user's own by default. ``":memory:"`` keeps it in this
+        process alone and forgets it at its end: for tests, because the same rows then have their whole budget again.
     allow_idealised : bool
         Admit algorithms that are proved in real arithmetic only.
     people : bool
@@ -132,32 +137,26 @@ def open_account(
         column of type ``person`` says whose they are.
     group_size : int
         The most rows that one person has, where rows are protected; the account then counts what a person loses.
+    relation : {"replace-one", "replace-special"}
+        The neighbouring relation, for good (docs/guarantees.md).
 
     Raises
     ------
     storage.errors.InputError
-        If it exists with another cap or unit, or the cap bounds nothing.
+        If it exists with other terms, or the cap bounds nothing.
     """
-    with charged_root(root):
-        opened(
+    path_component(name, "account")
+    relation = Neighbours(relation).in_force() if relation in _RELATIONS else _no_relation(relation)
+    with using_root(root):
+        open_ledger().open_account(
             name,
             Cap(epsilon=epsilon, delta=delta),
-            allow_idealised=allow_idealised,
-            people=people,
+            idealised_allowed=allow_idealised,
+            deltas={"reserved": RESERVED},
+            unit=PERSON if people else ROW,
             group_size=group_size,
+            relation=relation,
         )
-
-
-def opened(name: str, cap: Cap, *, allow_idealised: bool = False, people: bool = False, group_size: int = 1) -> None:
-    """Open an account in the current root."""
-    open_ledger().open_account(
-        name,
-        cap,
-        idealised_allowed=allow_idealised,
-        deltas={"reserved": RESERVED},
-        unit=PERSON if people else ROW,
-        group_size=group_size,
-    )
 
 
 @spoken_in_python()
@@ -169,7 +168,7 @@ def budget(dataset: str, *, root: str | os.PathLike[str] | None = None) -> Accou
     dataset : str
         A registered data set, or an account, such as an estimator's.
     root : path, optional
-        ``UNITBALL_ROOT`` or the user's own by default; for an account that is not there, the one of this process.
+        ``UNITBALL_ROOT`` or the user's own by default; ``":memory:"`` for accounts of this process.
 
     Returns
     -------
@@ -182,10 +181,6 @@ def budget(dataset: str, *, root: str | os.PathLike[str] | None = None) -> Accou
     storage.errors.InputError
         If there is no such data set or account.
     """
-    if root is None and os.getpid() in _PROCESS_ROOTS:
-        with process_root():
-            if open_catalog().account(dataset) is not None:
-                return read_budget(dataset)
     with using_root(root):
         ensure_registered(dataset)
         # Otherwise it says which data sets there are.

@@ -125,13 +125,16 @@ class Ledger:
     ) -> Account:
         """Open an account for a population; opening it again with the same terms changes nothing.
 
+        The cap of an account that was changed since agrees with the one at its opening and with the one in force.
+
         Parameters
         ----------
         name : str
         cap : Cap or None
             None for public data.
         disjoint_from : sequence of str
-            Accounts whose people are, on the owner's word, other people.
+            Accounts whose people are, on the owner's word, other people. Of an account that exists they are compared
+            only where they are given.
         group_size : int
             The most rows that one person has.
         idealised_allowed : bool
@@ -146,7 +149,7 @@ class Ledger:
         Raises
         ------
         InputError
-            If it exists with other properties.
+            If it exists with other terms, naming each that differs.
         """
         asked = Account(
             name=name,
@@ -161,10 +164,10 @@ class Ledger:
         )
         with writing(self._database) as entries:
             present = find_account(entries, name) or add_account(entries, asked)
-        if replace(present, deltas=asked.deltas, changes=()) != asked:
+        if differing := _differing(present, asked):
             raise InputError(
-                f"account {name!r} exists with other properties ({_describe(present)}); "
-                "use it as it is, or raise its cap explicitly"
+                f"account {name!r} exists, and its terms are others: {'; '.join(differing)}. Use it as it is, or change "
+                f"its cap on record: unitball budget {name} --raise-epsilon-cap …"
             )
         return present
 
@@ -586,11 +589,26 @@ class Ledger:
         return problems
 
 
-def _describe(account: Account) -> str:
-    cap = f"cap epsilon {account.cap.epsilon:g} at delta {account.cap.delta:g}" if account.cap else "public, no cap"
-    idealised = "allowed" if account.idealised_allowed else "not allowed"
-    size = f"group size {account.group_size}" if account.unit == ROW else "people"
-    return f"{cap}, {size}, idealised numerics {idealised}, relation {account.relation}"
+def _differing(present: Account, asked: Account) -> list[str]:
+    """Return which terms of an account are not those that are asked for, each with both."""
+    caps = [present.cap, *(change.before for change in present.changes[:1])]
+    differing = []
+    if asked.cap not in caps:
+        opened = f"{_capped(caps[-1])}{'' if len(caps) == 1 else f' at its opening, {_capped(present.cap)} in force'}"
+        differing.append(f"cap {opened}, and not {_capped(asked.cap)}")
+    for what, name in (("unit", "unit"), ("relation", "relation"), ("group size", "group_size")):
+        if (held := getattr(present, name)) != (wanted := getattr(asked, name)):
+            differing.append(f"{what} {held}, and not {wanted}")
+    if present.idealised_allowed != asked.idealised_allowed:
+        held, wanted = ("allowed" if one.idealised_allowed else "not allowed" for one in (present, asked))
+        differing.append(f"idealised numerics {held}, and not {wanted}")
+    if asked.disjoint_from and present.disjoint_from != asked.disjoint_from:
+        differing.append(f"declared disjoint from {', '.join(present.disjoint_from) or 'no account'}")
+    return differing
+
+
+def _capped(cap: Cap | None) -> str:
+    return "none, of public rows" if cap is None else f"epsilon {cap.epsilon:g} at delta {cap.delta:g}"
 
 
 def _outcome(

@@ -229,7 +229,7 @@ class TestPeople:
             _private(catalog, "visits", "v2", people=PATIENTS, group_size=3)
         with pytest.raises(InputError, match=r"'person'.*3"):
             _private(catalog, "claims", "c1", cap=CAP, people=People("Member"), group_size=3)
-        with pytest.raises(InputError, match=r"'visits'.*, people, idealised"):
+        with pytest.raises(InputError, match=r"'visits'.*unit person"):
             ledger.open_account("visits", CAP)
         assert [one.version for one in catalog.registrations()] == ["v1"]
         assert [one.name for one in ledger.accounts()] == ["visits"]

@@ -40,20 +40,31 @@ class TestAccounts:
         assert [account.name for account in ledger.accounts()] == ["clinic"]
 
     @pytest.mark.parametrize(
-        "change",
+        ("change", "says"),
         [
-            {"cap": Cap(9, 1e-5)},
-            {"cap": None},
-            {"group_size": 2},
-            {"idealised_allowed": True},
-            {"disjoint_from": ("x",)},
+            ({"cap": Cap(9, 1e-5)}, "epsilon 3 at delta 1e-05.*epsilon 9"),
+            ({"cap": Cap(3, 1e-6)}, "delta 1e-05.*delta 1e-06"),
+            ({"cap": None}, "epsilon 3.*public"),
+            ({"group_size": 2}, "group size 1.*2"),
+            ({"relation": "replace-special"}, "replace-one.*replace-special"),
+            ({"unit": "person"}, "unit row.*person"),
+            ({"idealised_allowed": True}, "idealised"),
+            ({"disjoint_from": ("x",)}, "disjoint"),
         ],
     )
-    def test_other_words_are_refused(self, ledger: Ledger, change: dict[str, Any]) -> None:
+    def test_other_terms_are_refused_by_name(self, ledger: Ledger, change: dict[str, Any], says: str) -> None:
         ledger.open_account("x", Cap(3, 1e-5))
         options: dict[str, Any] = {"cap": Cap(3, 1e-5), **change}
-        with pytest.raises(InputError, match=r"'clinic'.*relation"):
+        with pytest.raises(InputError, match=f"'clinic'.*{says}"):
             ledger.open_account("clinic", **options)
+
+    def test_a_changed_cap_agrees_with_the_one_at_opening_and_the_one_in_force(self, ledger: Ledger) -> None:
+        for cap in (5.0, 8.0):
+            ledger.raise_cap("clinic", Cap(cap, 1e-5), by="owner", why="a second year")
+        for epsilon in (3.0, 8.0):
+            assert ledger.open_account("clinic", Cap(epsilon, 1e-5)).cap == Cap(8.0, 1e-5)
+        with pytest.raises(InputError, match=r"epsilon 3.*epsilon 8.*epsilon 5"):
+            ledger.open_account("clinic", Cap(5.0, 1e-5))
 
     def test_a_declaration_of_disjoint_people_is_on_record(self, ledger: Ledger) -> None:
         ledger.open_account("next year", Cap(1, 1e-6), disjoint_from=["clinic"], idealised_allowed=True)
