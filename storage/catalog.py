@@ -340,18 +340,6 @@ class Catalog:
         with reading(self._database) as entries:
             return find_account(entries, name)
 
-    def private_account(self, name: str) -> Account:
-        """Return a private account as it stands.
-
-        Raises
-        ------
-        InputError
-            If there is none of this name, with those that there are, the nearest first.
-        """
-        if (found := self.account(name)) is not None and found.private:
-            return found
-        raise InputError(f"{self.no_account(name)}. Open it first, or name one of these", value=name)
-
     def no_account(self, name: str) -> str:
         """Return that there is no private account of a name, and which there are."""
         with reading(self._database) as entries:

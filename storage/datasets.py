@@ -373,16 +373,23 @@ class StagedDataset:
         return bool(self._places)
 
     def overlapping_accounts(self) -> tuple[str, ...]:
-        """Return the accounts under which more than 1 % of these rows, or of their own, are stored as private rows."""
+        """Return the accounts under which more than 1 % of these rows, or of their own, are stored as private rows.
+
+        Private rows are not compared with those of their own account.
+        """
         if self._prints is None:
             return ()
+        accounts = dict[str, str]()
         for version in private_versions(self.layout):
+            body = _load(self.layout, version)
             # Sketches and patterns that are not there, lost or never made, are made of the stored rows.
-            kept = (PATTERNS,) if "parent" in _load(self.layout, version) else (PATTERNS, COLUMNS)
+            kept = (PATTERNS,) if "parent" in body else (PATTERNS, COLUMNS)
             if not all((self.layout.dataset(version) / name).exists() for name in kept):
                 remake_fingerprints(self.layout, version, exact=False)
-        versions = overlapping_versions(self.layout, self._prints)
-        return tuple(dict.fromkeys(str(_load(self.layout, version)["account"]) for version in versions))
+            if not self.private or body["account"] != self._body["account"]:
+                accounts[version] = str(body["account"])
+        versions = overlapping_versions(self.layout, self._prints, [*accounts])
+        return tuple(dict.fromkeys(accounts[version] for version in versions))
 
     def sharing_accounts(self) -> set[str]:
         """Return the accounts under which people of the same namespace are stored as private rows."""

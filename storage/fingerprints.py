@@ -5,7 +5,7 @@ import io
 import math
 import secrets
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import pairwise
@@ -294,19 +294,21 @@ def private_versions(layout: Layout) -> list[str]:
     return sorted(path.parent.name for path in layout.datasets.glob(f"[!.]*/{FINGERPRINTS}"))
 
 
-def overlapping_versions(layout: Layout, prints: Fingerprints) -> list[str]:
-    """Return the private versions of this root that overlap with rows: yes or no, never how much."""
+def overlapping_versions(layout: Layout, prints: Fingerprints, versions: Sequence[str]) -> list[str]:
+    """Return those of some private versions that overlap with rows: yes or no, never how much."""
+    if not versions:
+        return []
     exact, patterns = prints.kinds()
     exact = prints.comparable(exact)
-    versions = []
-    for version in private_versions(layout):
+    overlapping = []
+    for version in versions:
         folder = layout.dataset(version)
         known = prints.comparable(_load(folder / FINGERPRINTS))
         alike = len(np.intersect1d(patterns, _load(folder / PATTERNS), assume_unique=True))
         shared = max(len(np.intersect1d(exact, known, assume_unique=True)), alike)
         if shared > ADMITTED_SHARE * min(len(exact), len(known)) or prints.columns_agree(folder / COLUMNS):
-            versions.append(version)
-    return versions
+            overlapping.append(version)
+    return overlapping
 
 
 _COLUMNS = 1024  # of a set, the first ones

@@ -32,10 +32,16 @@ from unitball.private_estimator import PrivateEstimator, Scored
 class PrivateClassifier(Scored, ClassifierMixin, PrivateEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """A classifier that is differentially private towards the rows it is fitted on.
 
-    ``fit`` on private rows declares, charges, draws and stores like any run: the ledger of ``root`` (or this process's
-    own, where there is none) refuses what would exceed the account's cap, whoever fits: clones, pickled copies and
-    searches of this process spend from one account by its name. Fitting again on equal rows with equal parameters gives
-    the same release and costs nothing; another ``replicate`` is a fresh one.
+    ``fit`` on private rows declares, charges, draws and stores like any run: the ledger of ``root`` refuses what would
+    exceed the account's cap, whoever fits: clones, pickled copies, searches and other processes spend from one account
+    by its name. Fitting again on equal rows in the same order with equal parameters is the same release and costs
+    nothing, also after a restart. Any other fit is charged, and fits add up, those of folds and subsets too; another
+    ``repetition`` draws afresh and is charged. The encoded rows are kept in the root, as those of a data set
+    ``ACCOUNT.fits``: what was charged and not stored is made again of them, and they are recognised under other
+    accounts.
+
+    Without ``account`` no account remembers a fit: another fit of the same rows is not counted, and the printed
+    guarantee says so. Rows that an account of the root knows are refused then.
 
     With ``test_fraction`` a part of the rows (of people, where the rows have groups) trains nothing. A noisy confusion
     matrix and noisy running sums of the scores are released of that part, in the same plan: no row is in both parts, so
@@ -59,7 +65,8 @@ class PrivateClassifier(Scored, ClassifierMixin, PrivateEstimator):  # type: ign
         about 2 p / epsilon, then moves the minimiser by at most about 4 sqrt(p) / 3 (``dpalgos.trainers``). It is
         proved in real arithmetic only, so that an account must admit that (``open_account(allow_idealised=True)``).
     account : str, optional
-        Whose budget private rows spend (:func:`unitball.open_account`). One that nobody has opened holds one fit.
+        Whose budget private rows spend: one that exists (:func:`unitball.open_account`). Without ``epsilon``, what is
+        stored already is returned at no cost.
     schema : mapping or path, optional
         Declares the columns of data frames (see docs/schema.md), the label's classes included.
     bounds : (low, high), optional
@@ -73,14 +80,15 @@ class PrivateClassifier(Scored, ClassifierMixin, PrivateEstimator):  # type: ign
         The rows are nobody's secret: bounds and classes may be learnt from them, nothing is stored or charged, and the
         same noise is added.
     root : path, optional
-        Whose ledger is charged. Needed where several processes fit (``n_jobs`` above 1).
+        Whose ledger is charged: ``UNITBALL_ROOT`` or the user's own by default. ``":memory:"`` is this process alone
+        and forgotten at its end, for tests; the printed guarantee says so.
     parameters : mapping, optional
         Of the algorithm's parts, such as ``{"trainer.regularisation": 0.01}``.
     class_weight : dict or "balanced", optional
         What the rows of a class weigh beside those that weigh 1, by label: public, above 0, 1 where left out.
         All are divided by the largest: a weight above 1 would raise the sensitivity.
         ``"balanced"`` weighs the classes by noisy counts, which take a twentieth of a gradient trainer's budget.
-    replicate : int
+    repetition : int
         Another number is another release, drawn and charged anew.
     random_state : int, RandomState or None
         Public seed of the noise; for public rows only.
@@ -378,7 +386,7 @@ class PrivateRegressor(Scored, RegressorMixin, PrivateEstimator):  # type: ignor
         See :class:`PrivateClassifier`.
     label_range : (low, high), optional
         Targets outside are clipped. Needed for private rows without schema.
-    bounds, schema, on_violation, algorithm, parameters, public, random_state, replicate, account, root
+    bounds, schema, on_violation, algorithm, parameters, public, random_state, repetition, account, root
     rows_per_person, disjoint_people, test_fraction
         See :class:`PrivateClassifier`; the algorithm is ``"unitball"`` by default. Of held-out rows noisy sums of the
         errors are released: ``measured_`` has ``mae``, ``rmse`` and ``r2``.

@@ -3,7 +3,8 @@
 import os
 import secrets
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -25,12 +26,14 @@ from dpalgos.parameters import ParameterError
 from dpalgos.registry import AlgorithmSpec, lookup
 from dpalgos.rows import ArrayRows, Floats, Ints
 from storage.errors import InputError, RefusedError
+from storage.fingerprints import private_versions
+from storage.layout import Layout
 from storage.ledger.charges import PERSON
 from storage.people import People, at_most, shares
 from storage.refs import DatasetRef, ReleaseRef, TableColumn, Visibility
+from tasks.accounts.ledger import require_account
 from tasks.accounts.pricing import epsilon_of_person
-from tasks.accounts.room import one_more_run
-from tasks.datasets.registration import ingest
+from tasks.datasets.registration import accounts_of, ingest
 from tasks.datasets.request import IngestRequest
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.graph import materialise
@@ -41,14 +44,17 @@ from tasks.planning.rows import Partition
 from tasks.preparation.partitions import positions_by_party, shards_of
 from tasks.preparation.prepare import AllRows, prepare_over
 from tasks.release.preflight import require_feasible
+from tasks.release.prices import price_of
 from tasks.release.storing import read_release
-from tasks.runtime.settings import current_layout
-from tasks.runtime.stores import open_catalog
+from tasks.runtime.settings import current_layout, current_root
 from tasks.tracking.effects import counts_behind
-from unitball.training import charged_root
+from unitball.guarantees import IN_MEMORY_ALONE, NOT_REMEMBERED
+from unitball.training import MEMORY, one_at_a_time, root_of_one_call, using_root
 from unitball.wording import in_python
 
 _IN_MEMORY = "rows in memory"
+# Pays for one fit in a root that is removed with it.
+_NO_ACCOUNT = "none"
 
 
 class BudgetError(BaseException):
@@ -154,6 +160,8 @@ class Fitted:
     normalisation : str
     account : str
         Who pays.
+    remembered : str
+        What is to be said where no account remembers this fit, or not for long.
     """
 
     plan: RunPlan
@@ -163,6 +171,7 @@ class Fitted:
     statistics: Mapping[str, Statistic]
     normalisation: str
     account: str
+    remembered: str = ""
 
     @property
     def path(self) -> list[str]:
@@ -281,90 +290,130 @@ def fit_in_memory(config: TrainingConfig, rows: Encoded, random_state: Any) -> F
     )
 
 
-def unpriced(
-    config: TrainingConfig, rows: Encoded, population: str, *, root: str | os.PathLike[str] | None
-) -> BudgetError:
-    """Return the error of a fit on private rows for which no epsilon is stated, with its price; nothing is charged.
-
-    Raises
-    ------
-    ParameterError, InputError
-        For what does not fit.
-    """
-    try:
-        planned, _ = _planned(config, rows)
-    except (ParameterError, InputError) as error:
-        raise type(error)(in_python(str(error))) from None
-    with charged_root(root):
-        known = open_catalog().account(population)
-        left = None if known is None else one_more_run(population, config.stated_delta)
-    cost = epsilon_of_person(planned, 1 if known is None else known.group_size)
-    of = "a person" if rows.grouped is not None else "a row"
-    said = "" if left is None else f"; {left.said}"
-    return BudgetError(
-        f"nothing was charged; the price of this fit is epsilon {rounded_up(cost, 4):g} at delta "
-        f"{config.stated_delta:g} for {of}, charged to account {population!r}{said}; give "
-        f"epsilon={config.epsilon:g}"
-    )
-
-
 def fit_through_the_door(
     config: TrainingConfig,
     rows: Encoded,
-    population: str,
+    account: str | None,
     *,
     root: str | os.PathLike[str] | None,
     disjoint_people: str,
+    agreed: bool,
 ) -> Fitted:
     """Register encoded rows under an account and train on them as a flow does; the ledger is charged.
 
-    Equal rows under equal parameters are the same release: it is charged once.
+    Equal rows under equal parameters are the same release: it is charged once, whichever process asks. Fits on other
+    rows of the account, folds and subsets among them, are other versions, whose charges add up.
+
+    Parameters
+    ----------
+    config : TrainingConfig
+    rows : Encoded
+    account : str or None
+        Who pays; without one the fit is charged to an account of its own, which is forgotten.
+    root : path, optional
+        Whose ledger keeps the account.
+    disjoint_people : str
+    agreed : bool
+        Whether the user has stated this epsilon; otherwise nothing is charged, and only what is stored is returned.
 
     Raises
     ------
     BudgetError
-        If the account does not admit it; nothing is spent.
+        If the account does not admit it, or there is a price to which nobody has agreed; nothing is spent.
     ParameterError, InputError
-        For what does not fit.
+        For what does not fit, an account that does not exist among it.
     """
-    named = config.model_copy(update={"dataset": f"{population}.fits"})
     try:
-        # What does not fit is refused before an account is opened for it, which is for good.
+        # What does not fit is refused before rows are registered.
         planned, _ = _planned(config, rows)
-        with charged_root(root):
-            terms = _terms_of(population, config, planned, people=rows.grouped is not None, rooted=root is not None)
-            _bring_in(named.dataset, population, rows, {**terms, "disjoint_people": disjoint_people})
-            prepared = require_feasible(named)
-            # Prefect takes seconds.
-            from flows.federated_training import chain
-            from tasks.runtime.steps import inline
-
-            with inline():
-                chained = chain(prepared)
-            (references,) = chained.models.values()
-            *maps, model = (read_release(reference) for reference in references)
-            counts = counts_behind(references)
-            statistics = {
-                one.key: read_release(ReleaseRef(key=one.key, kind=Statistic.kind, party=one.owner))
-                for one in chained.plan.evaluations
-            }
+        if account is None:
+            return _fit_once(config, rows, planned, agreed=agreed)
+        with using_root(root):
+            terms = _terms_of(account, people=rows.grouped is not None)
+            fitted = _fitted(config, rows, account, {**terms, "disjoint_people": disjoint_people}, agreed=agreed)
+            return replace(fitted, remembered=IN_MEMORY_ALONE.format(account) if root == MEMORY else "")
     except RefusedError as refusal:
-        raise BudgetError(in_python(str(refusal))) from None
+        raise BudgetError(_in_estimators(str(refusal))) from None
     except (ParameterError, InputError) as error:
-        raise error.saying(in_python(str(error))) from None
+        raise error.saying(_in_estimators(str(error))) from None
+
+
+def _in_estimators(text: str) -> str:
+    return in_python(text).replace("replicate", "repetition")
+
+
+def _fit_once(config: TrainingConfig, rows: Encoded, planned: RunPlan, *, agreed: bool) -> Fitted:
+    """Fit without an account that outlives the call.
+
+    Raises
+    ------
+    RefusedError
+        If an account of the current root knows these rows, what is planned needs the consent that an account holds, or
+        there is a price to which nobody has agreed.
+    """
+    _require_proved_and_exact(planned)
+    if accounts := _accounts_of(rows):
+        raise RefusedError(
+            f"these rows are private rows of account {', '.join(map(repr, accounts))}, and a fit without an account is "
+            f"not counted there; give account={accounts[0]!r}, or, if the people differ, an account of their own and "
+            'disjoint_people="reason"'
+        )
+    if not agreed:
+        cost, of = epsilon_of_person(planned, 1), "a row" if rows.grouped is None else "a person"
+        raise RefusedError(
+            f"nothing was released; the price of this fit is epsilon {rounded_up(cost, 4):g} at delta "
+            f"{config.stated_delta:g} for {of}, which no account counts: give epsilon={config.epsilon:g}, and account= "
+            "if there is one"
+        )
+    with root_of_one_call():
+        terms = {"epsilon_cap": config.epsilon, "delta_cap": config.stated_delta}
+        return replace(_fitted(config, rows, _NO_ACCOUNT, terms, agreed=True), remembered=NOT_REMEMBERED)
+
+
+def _accounts_of(rows: Encoded) -> tuple[str, ...]:
+    """Return the accounts of the current root that know some of these rows."""
+    with using_root(None):
+        # Nothing is made where there is no root yet.
+        if not Layout(current_root()).marker.exists() or not private_versions(current_layout()):
+            return ()
+        with _requested(_NO_ACCOUNT, _NO_ACCOUNT, rows, {}) as request:
+            return accounts_of(request)
+
+
+def _fitted(config: TrainingConfig, rows: Encoded, account: str, terms: Mapping[str, Any], *, agreed: bool) -> Fitted:
+    """Bring rows in, plan, charge and make the run in the current root."""
+    named = config.model_copy(update={"dataset": f"{account}.fits"})
+    with one_at_a_time(named.dataset):
+        with _requested(named.dataset, account, rows, terms) as request:
+            ingest(request)
+        prepared = require_feasible(named)
+    if not agreed and (price := price_of([prepared])) is not None:
+        raise price.refusal(f"give epsilon={config.epsilon:g}")
+    # Prefect takes seconds.
+    from flows.federated_training import chain
+    from tasks.runtime.steps import inline
+
+    with inline():
+        chained = chain(prepared)
+    (references,) = chained.models.values()
+    *maps, model = (read_release(reference) for reference in references)
     return Fitted(
         plan=chained.plan,
         maps=maps,
         model=model,
-        counts=counts,
-        statistics=statistics,
+        counts=counts_behind(references),
+        statistics={
+            one.key: read_release(ReleaseRef(key=one.key, kind=Statistic.kind, party=one.owner))
+            for one in chained.plan.evaluations
+        },
         normalisation=chained.dataset.normalisation,
-        account=population,
+        account=account,
     )
 
 
-def _bring_in(name: str, population: str, rows: Encoded, terms: Mapping[str, Any]) -> None:
-    """Register encoded rows as a version of a data set."""
+@contextmanager
+def _requested(name: str, account: str, rows: Encoded, terms: Mapping[str, Any]) -> Iterator[IngestRequest]:
+    """Write encoded rows below the current root for as long as they are read; yield what asks to register them."""
     target, people = rows.target, None if rows.grouped is None else rows.grouped.people
     with tempfile.TemporaryDirectory(dir=current_layout().private, prefix="fit-") as folder:
         path = Path(folder, "rows.parquet")
@@ -374,58 +423,56 @@ def _bring_in(name: str, population: str, rows: Encoded, terms: Mapping[str, Any
         column = np.take(target.classes, target.labels) if target.classes else target.labels
         whose = {} if rows.grouped is None else {rows.grouped.people.column: pa.array(rows.grouped.names, pa.string())}
         pq.write_table(pa.table({**whose, "features": numbers, "label": pa.array(column, kind)}), path)
-        ingest(
-            IngestRequest(
-                **terms,
-                name=name,
-                format="parquet",
-                path=path,
-                account=population,
-                dimension=width,
-                classes=target.classes or None,
-                label_range=target.label_range,
-                people=people,
-                columns=rows.columns,
-            )
+        yield IngestRequest(
+            **terms,
+            name=name,
+            format="parquet",
+            path=path,
+            account=account,
+            dimension=width,
+            classes=target.classes or None,
+            label_range=target.label_range,
+            people=people,
+            columns=rows.columns,
         )
 
 
-def _terms_of(
-    population: str, config: TrainingConfig, planned: RunPlan, *, people: bool, rooted: bool
-) -> dict[str, Any]:
-    """Return what is said of the account that pays; one that nobody has opened is opened for one fit.
+def _terms_of(account: str, *, people: bool) -> dict[str, Any]:
+    """Return what is said of the account that pays.
 
     Raises
     ------
     InputError
-        If the root that was named has no such account.
+        If there is none of this name in the current root, naming those there are.
     RefusedError
-        If it is of another unit, or is new and would not admit what is planned.
+        If it is of another unit.
     """
-    known = open_catalog().account(population)
-    if known is None:
-        if rooted:
-            raise InputError(
-                f"this root has no account {population!r}; open it: "
-                f"unitball.open_account({population!r}, epsilon=…, delta=…, root=…)"
-            )
-        guarantees = {release.name: release.guarantee() for release in planned.releases}
-        for name, guarantee in guarantees.items():
-            if not guarantee.proved:
-                raise RefusedError(f"{name} is not proved, and the rows are private: {guarantee.reason}")
-        for name, guarantee in guarantees.items():
-            if guarantee.numerics is Numerics.IDEALISED:
-                raise RefusedError(
-                    f"{name} is proved in real arithmetic only (idealised), which an account has to admit; "
-                    f"open it before: unitball.open_account({population!r}, epsilon=…, delta=…, "
-                    "allow_idealised=True); or choose an exact algorithm, such as algorithm='noisy-gd'"
-                )
-        return {"epsilon_cap": config.epsilon, "delta_cap": config.stated_delta}
+    known = require_account(account)
     if (known.unit == PERSON) != people:
         way = (
             "other rows may go to one of people: open_account(…, people=True)"
             if people
             else "say whose rows they are: fit(…, groups=…)"
         )
-        raise RefusedError(f"account {population!r} is of unit {known.unit}, for good; {way}")
+        raise RefusedError(f"account {account!r} is of unit {known.unit}, for good; {way}")
     return {"group_size": known.group_size}
+
+
+def _require_proved_and_exact(planned: RunPlan) -> None:
+    """Refuse what only an account's owner admits of private rows.
+
+    Raises
+    ------
+    RefusedError
+    """
+    guarantees = {release.name: release.guarantee() for release in planned.releases}
+    for name, guarantee in guarantees.items():
+        if not guarantee.proved:
+            raise RefusedError(f"{name} is not proved, and the rows are private: {guarantee.reason}")
+    for name, guarantee in guarantees.items():
+        if guarantee.numerics is Numerics.IDEALISED:
+            raise RefusedError(
+                f"{name} is proved in real arithmetic only (idealised), which an account has to admit: "
+                "unitball.open_account(…, epsilon=…, delta=…, allow_idealised=True) and account=…; or choose an exact "
+                "algorithm, such as algorithm='noisy-gd'"
+            )

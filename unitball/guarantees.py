@@ -14,14 +14,39 @@ NOT_COVERED = (
     "whatever else is computed from the rows beside this estimator",
 )
 """What no guarantee of an estimator covers."""
+NOT_REMEMBERED = "no account remembers this fit: another fit of the same rows is not counted"
+IN_MEMORY_ALONE = (
+    "account {!r} is kept in the memory of this process, for tests: at its end the same rows have their whole budget "
+    "again"
+)
 
 
 @cache
 def warn_of_scores() -> None:
     """Warn once in a process: Python itself forgets what it has shown whenever somebody changes its filters."""
     warnings.warn(
-        "a score on private rows is exact and no release: keep it to yourself; a search or cross-validation also "
-        "charges the fit of each fold to the account",
+        "a score on private rows is exact and no release: keep it to yourself, and what is chosen by it",
+        UserWarning,
+        stacklevel=2,
+    )
+
+
+@cache
+def warn_of_fits(family: str, account: str | None, epsilon: float, delta: float) -> None:
+    """Warn once of the fits of a search or a cross-validation, before the first one.
+
+    Parameters
+    ----------
+    family : str
+        Names the estimator that all of them are clones of.
+    account : str or None
+    epsilon, delta : float
+        Of the first fit.
+    """
+    who = f"charged to account {account!r}" if account else "counted by no account"
+    warnings.warn(
+        f"each fit of a search or a cross-validation is a release of its own, {who}: the first costs epsilon "
+        f"{epsilon:g} at delta {delta:g}, and the fits of all folds and candidates add up",
         UserWarning,
         stacklevel=2,
     )
@@ -47,14 +72,18 @@ class FitGuarantee:
     ----------
     proved : Proved or None
         None for an algorithm about which nothing is proved; it fits public rows only.
+    remembered : str
+        What is to be said where no account remembers the fit, or not for long.
     not_covered : tuple of str
         The same of all models.
     """
 
     proved: Proved | None
+    remembered: str = ""
     not_covered: ClassVar[tuple[str, ...]] = NOT_COVERED
 
     def __str__(self) -> str:
         if self.proved is None:
             return "Nothing is proved about this model."
-        return f"The model is {self.proved}. Not covered: {'; '.join(self.not_covered)}."
+        remembered = f"; {self.remembered}" if self.remembered else ""
+        return f"The model is {self.proved}{remembered}. Not covered: {'; '.join(self.not_covered)}."

@@ -1,6 +1,8 @@
 """What the estimators share: their parameters, a fit by the same plans, door and ledger as the flows, and scores."""
 
+import hashlib
 import os
+import secrets
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -37,6 +39,7 @@ from tasks.planning.resolution import resolve_normalisation
 from tasks.release.held_out_counts import held_out_counts
 from tasks.release.metrics import Evaluation, measure_by_statistics, sums_of_scores
 from tasks.release.prices import RUN_EPSILON
+from tasks.runtime.settings import current_root
 from tasks.tracking.effects import described_effects
 from tasks.tracking.results import proved_of
 from unitball.bounds import Bounds
@@ -49,15 +52,11 @@ from unitball.fits import (
     fit_in_memory,
     fit_through_the_door,
     row_map,
-    unpriced,
 )
-from unitball.guarantees import FitGuarantee, warn_of_scores
+from unitball.guarantees import FitGuarantee, warn_of_fits, warn_of_scores
 from unitball.parameter_checks import require_number, require_whole, said_of_rows, shown
-from unitball.training import PROCESS, budget, charged_root, other_process
+from unitball.training import MEMORY, budget, using_root
 from unitball.wording import in_python
-
-# Where nothing names an account or opens it, it holds what one fit costs.
-_DEFAULT_ACCOUNT = "unnamed"
 
 
 @dataclass(eq=False, repr=False)
@@ -67,9 +66,10 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
     The fields are the parameters of both: a data class has the constructor that scikit-learn's cloning asks for.
     """
 
-    # Where it was made, kept by pickling and lost by cloning, which happens in the process that fits.
-    _process = PROCESS
-    # Kept by pickling, too. What clones and fits is a search or a cross-validation, which scores in ways of its own.
+    # Which root it was pickled on, where none is named: another process may find another one.
+    _pickled_on = ""
+    # What it is a clone of, kept by pickling; what it was cloned for.
+    _family = ""
     _cloned = False
 
     epsilon: float | None = None
@@ -82,7 +82,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
     public: bool = False
     root: str | os.PathLike[str] | None = None
     parameters: Mapping[str, Any] | None = None
-    replicate: int = 0
+    repetition: int = 0
     random_state: Any = None
     rows_per_person: int = MOST_ROWS
     disjoint_people: str = ""
@@ -91,11 +91,16 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
 
     def __sklearn_clone__(self) -> Any:
         cloned = super().__sklearn_clone__()
-        cloned._cloned = True
+        self._family = self._family or secrets.token_hex(8)
+        # What clones and fits is a search or a cross-validation, which scores in ways of its own.
+        cloned._cloned, cloned._family, cloned._pickled_on = True, self._family, self._pickled_on
         return cloned
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_process": self._process}
+        state = super().__getstate__()
+        if self.account is not None and self.root is None:
+            state["_pickled_on"] = self._pickled_on or _digest(current_root())
+        return dict(state)
 
     @abstractmethod
     def _target(self, y: NDArray[Any]) -> Target:
@@ -117,6 +122,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         if not self.public:
             self._require_declared()
             if self._cloned:
+                warn_of_fits(self._family, self.account, float(self._epsilon), float(self.delta))
                 warn_of_scores()
         rows, y = self._rows(X, y)
         grouped = self._grouped(X, groups, len(y))
@@ -139,11 +145,13 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         elif self.random_state is not None:
             raise BudgetError("random_state is a public seed of the noise and the rows are private; leave it out")
         else:
-            population = self.account or _DEFAULT_ACCOUNT
-            if self.epsilon is None:
-                raise unpriced(config, encoded, population, root=self.root)
             fitted = fit_through_the_door(
-                config, encoded, population, root=self.root, disjoint_people=self.disjoint_people
+                config,
+                encoded,
+                self.account,
+                root=self.root,
+                disjoint_people=self.disjoint_people,
+                agreed=self.epsilon is not None,
             )
         self._people = grouped is not None
         self._take(fitted)
@@ -160,7 +168,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             "parties": 1,
             "evaluation": measured,
             "test_fraction": float(self.test_fraction),
-            "replicate": int(self.replicate),
+            "replicate": int(self.repetition),
             "parameters": self._parameters(records, width),
             "class_weight": self._class_weight(),
             "positive": self._positive(),
@@ -181,7 +189,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
 
     def _take(self, fitted: Fitted) -> None:
         """Keep what a fit has released, and what follows from it."""
-        self.guarantee_, self._charged = FitGuarantee(proved_of(fitted.plan)), fitted.charges
+        self.guarantee_, self._charged = FitGuarantee(proved_of(fitted.plan), fitted.remembered), fitted.charges
         self._maps, self._model, self._counts = fitted.maps, fitted.model, fitted.counts
         if fitted.plan.identity.turned:
             # As the logged model of a run has it: scores, thresholds and metrics are of the last class.
@@ -235,17 +243,14 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         return pd.DataFrame(self._charged, columns=["release", "algorithm", "loss", "account", "key"])
 
     def remaining_budget(self) -> float | None:
-        """Return the largest epsilon of one more fit that the account would admit; None where the rows are public.
+        """Return the largest epsilon of one more fit that the account would admit; None without an account.
 
         At this estimator's own ``delta``, under which another epsilon fits than under that of the account's runs.
         """
-        if self.public:
+        if self.public or self.account is None or budget(self.account, root=self.root).left is None:
             return None
-        account = self.account or _DEFAULT_ACCOUNT
-        if budget(account, root=self.root).left is None:
-            return None
-        with charged_root(self.root):
-            left = one_more_run(account, float(self.delta))
+        with using_root(self.root):
+            left = one_more_run(self.account, float(self.delta))
         return None if left is None else left.epsilon
 
     def _grouped(self, X: Any, groups: Any, rows: int) -> Grouped | None:
@@ -284,7 +289,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         require_number("epsilon", self._epsilon, "above 0 and at most 1000", lambda value: 0 < value <= 1000)
         require_number("delta", self.delta, "from 0 to below 1, below one over the rows", lambda value: 0 <= value < 1)
         require_number("test_fraction", self.test_fraction, "from 0 to below 1", lambda value: 0 <= value < 1)
-        require_whole("replicate", self.replicate, 0)
+        require_whole("repetition", self.repetition, 0)
         require_whole("rows_per_person", self.rows_per_person, 1)
         if not isinstance(self.public, bool | np.bool_):
             raise ParameterError(f"public is {self.public!r}; give True, or False where the rows are private")
@@ -301,7 +306,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             ("algorithm", str, "a name of `unitball algorithms`"),
             ("account", str, "the population's name"),
             ("parameters", Mapping, "a mapping, as {'trainer.regularisation': 0.01}"),
-            ("root", (str, os.PathLike), "a folder"),
+            ("root", (str, os.PathLike), f"a folder, or {MEMORY!r}"),
             ("schema", (Mapping, str, os.PathLike), "a mapping, or the path of a YAML file"),
         ):
             value = getattr(self, name)
@@ -322,9 +327,17 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
                 ) from None
 
     def _require_declared(self) -> None:
-        """Refuse private rows whose bounds or labels would have to be learnt from them."""
-        if self._process != PROCESS and self.root is None:
-            raise BudgetError(other_process("this estimator came from another"))
+        """Refuse private rows whose bounds or labels would have to be learnt from them, and accounts in doubt."""
+        for name in ("root", "disjoint_people"):
+            if self.account is None and getattr(self, name):
+                raise ParameterError(
+                    f"{name} is {shown(getattr(self, name))} and no account is named, which {name} is of; give account="
+                )
+        if self.root is None and self._pickled_on not in ("", _digest(current_root())):
+            raise BudgetError(
+                f"this estimator was pickled on another root than {current_root()}, whose ledger may have another "
+                f"account {self.account!r}; say which one is meant: root=FOLDER"
+            )
         missing = [name for name in ("bounds", self._declares) if getattr(self, name) is None]
         if self.schema is None and missing:
             raise ParameterError(
@@ -449,6 +462,11 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         tags.non_deterministic = True
         tags.input_tags.string = self.schema is not None
         return tags
+
+
+def _digest(root: Path) -> str:
+    """Return what tells a root's place from another without naming it."""
+    return hashlib.sha256(str(root).encode()).hexdigest()[:16]
 
 
 class Scored:

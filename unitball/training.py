@@ -5,13 +5,12 @@ from __future__ import annotations
 import atexit
 import multiprocessing
 import os
-import secrets
 import shutil
 import tempfile
 import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,17 +19,20 @@ import numpy as np
 import pandas as pd
 
 from dpalgos.accounting.spending import RESERVED
+from dpalgos.guarantees import RELATIONS
 from dpalgos.parameters import ParameterError
+from storage.atomic import locked_directory
 from storage.errors import InputError, RefusedError
-from storage.ledger.charges import PERSON, ROW, Cap
+from storage.layout import path_component
+from storage.ledger.charges import DEFAULT_RELATION, PERSON, ROW, Cap
 from tasks.accounts.ledger import open_ledger
 from tasks.datasets.registration import ensure_registered, find_dataset
 from tasks.planning.configuration import TrainingConfig
 from tasks.release.preflight import require_feasible
 from tasks.release.prices import price_of, with_epsilon
 from tasks.runtime.engine import on_running_server, quick_flows
-from tasks.runtime.settings import ROOT_VARIABLE, current_root, isolated_root, restoring
-from tasks.runtime.stores import open_catalog
+from tasks.runtime.settings import ROOT_VARIABLE, current_layout, current_root, isolated_root, restoring
+from tasks.runtime.stores import forget_ledger
 from tasks.tracking.results import Proved, RunResult, shown_metric
 from unitball.accounts import AccountBudget, read_budget
 from unitball.wording import checked, spoken_in_python
@@ -40,8 +42,6 @@ if TYPE_CHECKING:
 
     from tasks.tracking.effects import Effects
 
-PROCESS = secrets.token_hex(16)
-"""Names this process, so that what was made in another one is known to be."""
 MEMORY = ":memory:"
 """In place of a folder: a root of this process alone, which ends with it."""
 # A root is the environment's, which belongs to the whole process.
@@ -84,8 +84,22 @@ def _memory_root() -> AbstractContextManager[None]:
 @contextmanager
 def root_of_one_call() -> Iterator[None]:
     """Work on a root that nothing else knows and that is removed afterwards, with its accounts."""
-    # What is remembered of its ledger goes with it.
     with _LOCK, tempfile.TemporaryDirectory(prefix="unitball-") as folder, isolated_root(Path(folder) / "root"):
+        try:
+            yield
+        finally:
+            forget_ledger(current_root())
+
+
+@contextmanager
+def one_at_a_time(name: str) -> Iterator[None]:
+    """Let no other process bring in rows as a data set of this name meanwhile.
+
+    Held from the rows to the plan that is made of them: a plan is of the newest version.
+    """
+    folder = current_layout().private / "frames" / path_component(name, "data set name")
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with locked_directory(folder):
         yield
 
 
@@ -146,7 +160,8 @@ def open_account(
         If it exists with other terms, or the cap bounds nothing.
     """
     path_component(name, "account")
-    relation = Neighbours(relation).in_force() if relation in _RELATIONS else _no_relation(relation)
+    if relation not in RELATIONS:
+        raise ParameterError(f"relation is {relation!r}; give one of {', '.join(map(repr, map(str, RELATIONS)))}")
     with using_root(root):
         open_ledger().open_account(
             name,
@@ -417,9 +432,10 @@ def train(
     # What does not fit is refused before rows are registered.
     config = checked("train", TrainingConfig, {"dataset": name or "rows" if given else dataset, **settings})
     with using_root(root):
-        dataset = bring_in(dataset, schema, name, terms) if given else dataset
-        ensure_registered(config.dataset, config.public_dataset)
-        prepared = require_feasible(with_epsilon(config, find_dataset(config.dataset)))
+        with one_at_a_time(config.dataset) if given else nullcontext():
+            dataset = bring_in(dataset, schema, name, terms) if given else dataset
+            ensure_registered(config.dataset, config.public_dataset)
+            prepared = require_feasible(with_epsilon(config, find_dataset(config.dataset)))
         if config.epsilon is None and (price := price_of([prepared])) is not None:
             raise price.refusal(f"give epsilon={prepared.config.epsilon:g}")
         config = prepared.config

@@ -166,8 +166,8 @@ class Ledger:
             present = find_account(entries, name) or add_account(entries, asked)
         if differing := _differing(present, asked):
             raise InputError(
-                f"account {name!r} exists, and its terms are others: {'; '.join(differing)}. Use it as it is, or change "
-                f"its cap on record: unitball budget {name} --raise-epsilon-cap …"
+                f"account {name!r} exists, and its terms are others: {'; '.join(differing)}. Use it as it is, or "
+                f"change its cap on record: unitball budget {name} --raise-epsilon-cap …"
             )
         return present
 

@@ -3,11 +3,13 @@
 import getpass
 
 from storage.errors import InputError, RefusedError
+from storage.layout import Layout
 from storage.ledger.charges import Account, Cap, require_cap
 from storage.ledger.ledger import Ledger
 from storage.ledger.restoring import restore
 from tasks.accounts.pricing import AccountingPolicy
 from tasks.datasets.registration import find_dataset
+from tasks.runtime.settings import current_root
 from tasks.runtime.standing import note_elsewhere
 from tasks.runtime.stores import open_catalog, open_ledger_database, open_releases
 
@@ -28,6 +30,24 @@ def account_named(name: str) -> Account:
     catalog = open_catalog()
     account = None if any(one.name == name for one in catalog.datasets()) else catalog.account(name)
     return catalog.account_of(find_dataset(name).name) if account is None else account
+
+
+def require_account(name: str) -> Account:
+    """Return a private account of the current root.
+
+    Raises
+    ------
+    InputError
+        If there is none of this name, with those that there are and the nearest.
+    """
+    root, way_out = current_root(), f"open it: unitball.open_account({name!r}, epsilon=…, delta=…)"
+    # A root that is not there is not made by a question.
+    if not Layout(root).marker.exists():
+        raise InputError(f"there is no account {name!r}, and no root in {root}; {way_out}", value=name)
+    catalog = open_catalog()
+    if (found := catalog.account(name)) is None or not found.private:
+        raise InputError(f"{catalog.no_account(name)} in {root}; name one of these, or {way_out}", value=name)
+    return found
 
 
 def change_cap(name: str, epsilon: float, reason: str) -> None:

@@ -127,9 +127,10 @@ def ingest(
     known = catalog.registrations(request.name)
     opened = catalog.account(request.account) if request.account else None
     if request.visibility is Visibility.PRIVATE and cap is None and not known and opened is None:
+        absent = f"; {catalog.no_account(request.account)}" if request.account else ""
         raise RefusedError(
             f"{request.name} is private, so its account needs a cap: give --epsilon-cap and --delta-cap "
-            f"(or say --public if the rows are nobody's secret)"
+            f"(or say --public if the rows are nobody's secret){absent}"
         )
     if request.visibility is Visibility.PUBLIC and cap is not None:
         raise InputError("a cap is for private rows; leave --epsilon-cap and --delta-cap out, or leave --public out")
@@ -172,6 +173,25 @@ def ingest(
         # A first registration starts nothing: no budget is spent before somebody asked for a run on these rows.
         announce(Event.REGISTERED, dataset_resource(request.name), {"dataset": request.name})
     return stored
+
+
+def accounts_of(request: IngestRequest) -> tuple[str, ...]:
+    """Return the accounts under which more than 1 % of rows are stored as private rows; nothing is stored.
+
+    Parameters
+    ----------
+    request : IngestRequest
+        As for :func:`ingest`; rows under its own account are not compared.
+    """
+    layout = current_layout()
+    with staged_dataset(
+        layout,
+        _source(request, {}, lambda _: None),
+        name=request.name,
+        account=request.account or request.name,
+        visibility=request.visibility,
+    ) as staged:
+        return staged.overlapping_accounts()
 
 
 def sweep_unregistered(layout: Layout, catalog: Catalog) -> int:

@@ -1,6 +1,6 @@
 """The ledger, the catalogue and the releases of the current root: opened, and moved to a PostgreSQL server."""
 
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 
 from storage.atomic import write_once
@@ -23,11 +23,13 @@ from tasks.runtime.settings import (
     recorded_server,
 )
 
+# What this process remembers of ledgers, by their place, for as long as it runs.
+_MEMORIES: dict[Path | str, Memory] = {}
 
-@cache
-def _memory(location: Path | str) -> Memory:
-    """Return what this process remembers of a ledger, for as long as it runs."""
-    return Memory()
+
+def forget_ledger(root: Path) -> None:
+    """Forget what is remembered of the ledger of a root that is removed."""
+    _MEMORIES.pop(Layout(root).ledger, None)
 
 
 def open_ledger_database(root: Path | None = None, *, guarded: bool = True) -> Database:
@@ -48,7 +50,7 @@ def open_ledger_database(root: Path | None = None, *, guarded: bool = True) -> D
         key=layout.shared_ledger_key if shared else layout.root_secret,
         head=layout.root / "ledger.head",
         marks=marks_folder(),
-        memory=_memory(location),
+        memory=_MEMORIES.setdefault(location, Memory()),
         **({"guard": partial(guard_material, layout, shared=shared is not None)} if guarded else {}),
     )
 

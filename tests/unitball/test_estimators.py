@@ -27,12 +27,11 @@ from storage.errors import InputError
 from storage.refs import OnViolation
 from storage.source import ReadOptions, read_source
 from tasks.datasets.registration import find_dataset
-from tasks.runtime.stores import open_catalog
+from tasks.runtime.settings import current_root
 from tests.support.nights import spanning
 from unitball import BudgetError, PrivateClassifier, PrivateRegressor
 from unitball.bounds import Bounds
-from unitball.guarantees import warn_of_scores
-from unitball.training import process_root
+from unitball.guarantees import warn_of_fits, warn_of_scores
 
 # No check is expected to fail; these skip themselves, and why.
 SKIPPED = {
@@ -50,9 +49,9 @@ def rows() -> tuple[Any, Any]:
 
 
 @pytest.fixture(autouse=True)
-def fresh_process_books(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unitball.training._PROCESS_ROOTS", {})
+def fresh_books(root: Path) -> None:
     warn_of_scores.cache_clear()
+    warn_of_fits.cache_clear()
 
 
 def private(account: str = "clinic", **given: Any) -> PrivateClassifier:
@@ -94,6 +93,7 @@ def test_public_rows_are_fitted_in_memory(rows: tuple[Any, Any], root: Path) -> 
 
 
 def test_private_rows_go_through_the_door(rows: tuple[Any, Any]) -> None:
+    unitball.open_account("clinic", epsilon=1.0, delta=1e-6)
     model = private().fit(*rows)
     assert model.score(*rows) > 0.8
     assert model.guarantee_.proved is not None
@@ -101,10 +101,11 @@ def test_private_rows_go_through_the_door(rows: tuple[Any, Any]) -> None:
     assert "folds" in str(model.guarantee_)
     # The mean that rows are centred by, and the model.
     assert list(model.charges_["account"]) == ["clinic", "clinic"]
-    # Equal rows and parameters are the same release; a fresh one is a charge that the account, of one fit, refuses.
-    assert np.array_equal(clone(model).fit(*rows).coef_, model.coef_)
+    # Equal rows and parameters are the same release, with or without its price; a fresh one is a charge on top.
+    for epsilon in (1.0, None):
+        assert np.array_equal(clone(model).set_params(epsilon=epsilon).fit(*rows).coef_, model.coef_)
     with pytest.raises(BudgetError, match="above the cap"):
-        clone(model).set_params(replicate=1).fit(*rows)
+        clone(model).set_params(repetition=1).fit(*rows)
     with pytest.raises(BudgetError, match=r"^random_state"):
         clone(model).set_params(random_state=1).fit(*rows)
 
@@ -112,9 +113,9 @@ def test_private_rows_go_through_the_door(rows: tuple[Any, Any]) -> None:
 def test_clones_pickles_and_pipelines_spend_from_one_account(rows: tuple[Any, Any]) -> None:
     unitball.open_account("clinic", epsilon=1.6, delta=1e-6)
     private().fit(*rows)
-    make_pipeline(FunctionTransformer(), pickle.loads(pickle.dumps(private(replicate=1)))).fit(*rows)  # noqa: S301 - our own
+    make_pipeline(FunctionTransformer(), pickle.loads(pickle.dumps(private(repetition=1)))).fit(*rows)  # noqa: S301 - our own
     with pytest.raises(BudgetError):
-        clone(private(replicate=2)).fit(*rows)
+        clone(private(repetition=2)).fit(*rows)
 
 
 def test_a_search_charges_each_fit_and_ends_with_the_reason(rows: tuple[Any, Any]) -> None:
@@ -129,20 +130,6 @@ def test_a_search_within_its_budget(rows: tuple[Any, Any]) -> None:
     unitball.open_account("clinic", epsilon=20.0, delta=1e-6)
     search = GridSearchCV(private(), {"parameters": [{"iterations": 5}]}, cv=2)
     assert search.fit(*rows).best_score_ > 0.6
-
-
-@pytest.mark.nightly
-def test_a_search_over_processes_needs_a_root(rows: tuple[Any, Any]) -> None:
-    search = GridSearchCV(private(), {"parameters": [{"iterations": 5}]}, cv=2, n_jobs=2)
-    with pytest.raises(BudgetError, match="n_jobs"):
-        search.fit(*rows)
-
-
-def test_what_comes_from_another_process_needs_a_root(rows: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    stored = pickle.dumps(private())
-    monkeypatch.setattr("unitball.private_estimator.PROCESS", "another")
-    with pytest.raises(BudgetError, match="root=FOLDER"):
-        pickle.loads(stored).fit(*rows)  # noqa: S301 - our own
 
 
 def test_an_account_is_asked_for_by_its_name(rows: tuple[Any, Any], root: Path) -> None:
@@ -182,6 +169,8 @@ def test_an_account_is_asked_for_by_its_name(rows: tuple[Any, Any], root: Path) 
 
 
 def test_refusals_are_in_pythons_words(rows: tuple[Any, Any]) -> None:
+    for account in ("clinic", "another"):
+        unitball.open_account(account, epsilon=3.0, delta=1e-6)
     private(epsilon=0.3).fit(*rows)
     with pytest.raises(BudgetError, match=r"account='clinic'.*disjoint_people=.reason") as refused:
         private("another", epsilon=0.3).fit(*rows)
@@ -221,8 +210,9 @@ def test_classes_are_weighed_by_label_or_balanced(rows: tuple[Any, Any]) -> None
 
 
 def test_a_score_of_private_rows_is_said_to_be_exact(rows: tuple[Any, Any]) -> None:
+    unitball.open_account("clinic", epsilon=3.0, delta=1e-6)
     model = private(epsilon=0.3).fit(*rows)
-    with pytest.warns(UserWarning, match="exact.*each fold"):
+    with pytest.warns(UserWarning, match="exact"):
         model.score(*rows)
     assert not hasattr(model, "predict_proba")
     with pytest.raises(AttributeError, match=r"test_fraction=0.2.*decision_function"):
@@ -239,25 +229,17 @@ def test_cross_validation_warns_once_whatever_scores(rows: tuple[Any, Any], scor
         with warnings.catch_warnings():
             warnings.simplefilter("default")
         private(epsilon=0.3).fit(*rows).score(*rows)
-    said = [str(one.message) for one in shown if "exact and no release" in str(one.message)]
-    assert len(said) == 1
+    said = [str(one.message) for one in shown if "release" in str(one.message)]
+    assert len(said) == 2
+    # Before the first fit, and again for another estimator.
+    assert "account 'clinic': the first costs epsilon 0.3 at delta 1e-06" in said[0]
+    with pytest.warns(UserWarning, match="counted by no account"):
+        cross_val_score(PrivateClassifier(0.3, bounds=BOUNDS, classes=["well", "ill"]), rows[0] ** 2, rows[1], cv=2)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warn_of_scores.cache_clear()
         clone(private(epsilon=0.3, public=True)).fit(*rows)
-        private(epsilon=0.3, replicate=1).fit(*rows)
-
-
-def test_a_roots_ledger_is_charged(rows: tuple[Any, Any], tmp_path: Path) -> None:
-    folder = tmp_path / "root"
-    with pytest.raises(InputError, match="open_account"):
-        private(root=folder).fit(*rows)
-    unitball.open_account("clinic", epsilon=3.0, delta=1e-6, root=folder)
-    private(root=folder).fit(*rows)
-    table = unitball.budget("clinic.fits", root=folder)
-    assert list(table.parties["releases"]) == [2]
-    assert table.epsilon_spent is not None
-    assert 0.9 < table.epsilon_spent <= 1.0
+        private(epsilon=0.3, repetition=1).fit(*rows)
 
 
 def test_private_rows_need_declarations(rows: tuple[Any, Any]) -> None:
@@ -281,7 +263,7 @@ def test_without_delta(rows: tuple[Any, Any]) -> None:
 def test_data_frames_by_a_schema() -> None:
     table = pd.read_csv("docs/examples/clinic.csv")
     rows, labels = table.drop(columns="outcome"), table["outcome"]
-    model = PrivateClassifier(account="clinic", schema="docs/examples/clinic.yaml", epsilon=2.0).fit(rows, labels)
+    model = PrivateClassifier(schema="docs/examples/clinic.yaml", epsilon=2.0).fit(rows, labels)
     assert list(model.classes_) == ["well", "readmitted"]
     assert set(model.predict(rows)) <= {"well", "readmitted"}
     assert model.n_features_in_ == 5
@@ -315,6 +297,7 @@ def test_data_frames_by_a_schema_that_recodes(tmp_path: Path) -> None:
     )
     codes = np.where(frame["insulin"] == "No", "NO", np.where(frame["race"] == "?", ">30", "<30"))
     classes = pd.Series(codes).map({"<30": "early", ">30": "rest", "NO": "rest"})
+    unitball.open_account("recoded", epsilon=3.0, delta=1e-6, people=True)
     model = PrivateClassifier(account="recoded", schema=tmp_path / "schema.yaml", epsilon=3.0).fit(frame, classes)
     assert model.classes_.tolist() == ["early", "rest"]
     columns = ["race", "age", "diag_2", "diag_10", "metformin", "insulin"]
@@ -368,7 +351,7 @@ def test_a_row_is_encoded_alike_from_a_file_and_in_an_estimator(
     except InputError:
         read = None
     given: dict[str, Any] = {} if on_violation == "refuse" else {"on_violation": on_violation}
-    model = PrivateClassifier(50.0, 1e-6, account="x", schema=tmp_path / "schema.yaml", **given)
+    model = PrivateClassifier(50.0, 1e-6, schema=tmp_path / "schema.yaml", **given)
     if read is None:
         with pytest.raises(InputError, match="row 2"):
             model.fit(frame, ["well", "ill"] * 2)
@@ -385,17 +368,17 @@ def test_an_estimator_leaves_no_rows_out_and_holds_targets_to_the_schema(tmp_pat
     }
     frame, targets = pd.DataFrame({"x": [0.5] * 40}), np.append(np.arange(39) % 10, 12)
     with pytest.raises(InputError, match=r"row 40.*12.*range \[0, 9\]"):
-        PrivateRegressor(epsilon=1.0, account="x", schema=schema).fit(frame, targets)
-    PrivateRegressor(epsilon=1.0, account="x", schema=schema, on_violation="clip").fit(frame, targets)
+        PrivateRegressor(epsilon=1.0, schema=schema).fit(frame, targets)
+    PrivateRegressor(epsilon=1.0, schema=schema, on_violation="clip").fit(frame, targets)
     with pytest.raises(ParameterError, match=r"on_violation.*'drop'"):
-        PrivateRegressor(epsilon=1.0, account="x", schema=schema, on_violation="drop").fit(frame, targets)
+        PrivateRegressor(epsilon=1.0, schema=schema, on_violation="drop").fit(frame, targets)
 
 
 def test_a_regression() -> None:
     random = np.random.default_rng(2)
     X = random.uniform(-1, 1, (2000, 2))
     y = 3.0 * X[:, 0] + 1.0
-    model = PrivateRegressor(20.0, 1e-6, account="x", bounds=(-1, 1), label_range=(-2, 4)).fit(X, y)
+    model = PrivateRegressor(20.0, 1e-6, bounds=(-1, 1), label_range=(-2, 4)).fit(X, y)
     assert np.corrcoef(model.predict(X), y)[0, 1] > 0.9
 
 
@@ -425,9 +408,8 @@ def test_people_are_fitted_by_their_groups(rows: tuple[Any, Any], whose: Any) ->
     model = private(rows_per_person=8).fit(*rows, groups=whose)
     assert model.score(*rows) > 0.8
     assert "for a person (column groups) under" in str(model.guarantee_)
-    with process_root():
-        dataset = find_dataset("clinic.fits")
-        assert (dataset.rows, dataset.person, dataset.rows_per_person) == (81, "groups", 8)
+    dataset = find_dataset("clinic.fits")
+    assert (dataset.rows, dataset.person, dataset.rows_per_person) == (81, "groups", 8)
     # One spelling of each identifier: the same people, the same release.
     for spelled in (whose.astype(float), [f" {one}" for one in whose], pd.Series(whose)):
         assert np.array_equal(clone(model).fit(*rows, groups=spelled).coef_, model.coef_)
@@ -438,15 +420,24 @@ def test_people_are_fitted_by_their_groups(rows: tuple[Any, Any], whose: Any) ->
 
 
 def test_an_account_of_rows_takes_no_groups(rows: tuple[Any, Any], whose: Any) -> None:
-    private().fit(*rows)
+    unitball.open_account("clinic", epsilon=1.0, delta=1e-6)
     with pytest.raises(BudgetError, match=r"account 'clinic'.*unit row"):
         private().fit(*rows, groups=whose)
-    with pytest.raises(InputError, match=r"'clinic'.*relation"):
-        unitball.open_account("clinic", epsilon=1.0, delta=1e-6, people=True)
+    for other, says in (
+        ({"people": True}, "unit row.*person"),
+        ({"group_size": 2}, "group size 1.*2"),
+        ({"relation": "replace-special"}, "relation replace-one.*replace-special"),
+        ({"delta": 1e-7}, "delta 1e-06.*delta 1e-07"),
+    ):
+        with pytest.raises(InputError, match=f"'clinic'.*{says}"):
+            unitball.open_account("clinic", **{"epsilon": 1.0, "delta": 1e-6, **other})
+    with pytest.raises(ParameterError, match=r"'add-remove-one'.*'replace-special'"):
+        unitball.open_account("other", epsilon=1.0, delta=1e-6, relation="add-remove-one")
 
 
 def test_groups_pass_a_pipeline(rows: tuple[Any, Any], whose: Any) -> None:
     with sklearn.config_context(enable_metadata_routing=True):
+        unitball.open_account("clinic", epsilon=3.0, delta=1e-6, people=True)
         model = make_pipeline(FunctionTransformer(), private().set_fit_request(groups=True))
         assert model.fit(*rows, groups=whose).score(*rows) > 0.8
         assert model[-1].guarantee_.proved.person == "groups"
@@ -476,7 +467,7 @@ def test_a_schema_names_the_people_of_a_data_frame(tmp_path: Path) -> None:
     table["Patient"] = np.arange(len(table)) // 3
     schema["columns"].append({"name": "Patient", "type": "person", "rows_per_person": 3})
     rows, labels = table.drop(columns="outcome"), table["outcome"]
-    model = PrivateClassifier(account="clinic", schema=schema, epsilon=2.0).fit(rows, labels)
+    model = PrivateClassifier(schema=schema, epsilon=2.0).fit(rows, labels)
     assert "for a person (column Patient)" in str(model.guarantee_)
     # Whose a new row is nobody asks.
     assert len(model.predict(rows.drop(columns="Patient"))) == len(rows)
@@ -510,22 +501,20 @@ def _declared(kind: type, way: str) -> dict[str, Any]:
     in_schema, beside, _ = LABELS[kind]
     if way == "schema":
         columns = [*TABLE["columns"][:-1], {**TABLE["columns"][-1], **in_schema}]
-        return {"schema": {"columns": columns}, "account": "clinic"}
-    return {"bounds": BOUNDS, **beside, "account": "clinic"} if way == "bounds" else {"public": True}
+        return {"schema": {"columns": columns}}
+    return {"bounds": BOUNDS, **beside} if way == "bounds" else {"public": True}
 
 
 def _refused(
     kind: type, way: str, says: str, *, rows: Any = X, y: Any = None, groups: Any = None, **given: Any
 ) -> None:
-    """Fit, and hold that the error is ours, names what is wrong, and that nothing was charged or opened for it."""
+    """Fit, and hold that the error is ours, names what is wrong, and that nothing was made for it."""
     model = kind(**{**_declared(kind, way), **given})
     labels = LABELS[kind][2] if y is None else y
     with pytest.raises((ParameterError, InputError, BudgetError), match=says) as refused:
         model.fit(rows, labels, **({} if groups is None else {"groups": groups}))
     assert "--" not in str(refused.value)
-    with process_root():
-        assert open_catalog().account("clinic") is None
-        assert open_catalog().datasets() == []
+    assert not current_root().exists()
 
 
 BAD_PARAMETERS: list[tuple[dict[str, Any], str]] = [
@@ -534,7 +523,7 @@ BAD_PARAMETERS: list[tuple[dict[str, Any], str]] = [
     ({"epsilon": 0, "delta": 0}, "^epsilon.*0"),
     ({"epsilon": 0.0, "delta": 0.0}, "^epsilon.*0.0"),
     ({"epsilon": 1001}, "^epsilon.*1001.*0.*1000"),
-    *(({"replicate": bad}, "^replicate is") for bad in (-1, 1.5, "1", None)),
+    *(({"repetition": bad}, "^repetition is") for bad in (-1, 1.5, "1", None)),
     *(({"rows_per_person": bad}, "^rows_per_person.*1") for bad in (0, 2.5, None)),
     ({"algorithm": 3}, "^algorithm is 3"),
     ({"algorithm": "noisy-dg"}, "noisy-dg"),
@@ -545,6 +534,8 @@ BAD_PARAMETERS: list[tuple[dict[str, Any], str]] = [
     ({"on_violation": "klip"}, "^on_violation.*'klip'"),
     ({"public": "yes"}, "^public.*'yes'.*True"),
     ({"disjoint_people": None}, "^disjoint_people.*None"),
+    ({"disjoint_people": "another town", "public": False}, "^disjoint_people.*account="),
+    ({"root": ":memory:", "public": False}, "^root.*account="),
     ({"account": 3}, "^account is 3"),
     ({"account": " x"}, "^account.*' x'.*1.*200"),
     ({"root": 3}, "^root is 3"),
@@ -606,10 +597,11 @@ def test_bad_declarations_are_named(kind: type, bad: dict[str, Any], says: str) 
 
 
 def test_numbers_of_numpy_are_numbers(rows: tuple[Any, Any]) -> None:
+    unitball.open_account("clinic", epsilon=1.0, delta=1e-6)
     model = private(epsilon=np.float32(0.5), delta=np.float32(1e-7)).fit(*rows)
     assert model.guarantee_.proved is not None
     assert model.guarantee_.proved.epsilon == pytest.approx(0.5, rel=1e-2)
-    given: dict[str, Any] = {"epsilon": np.int64(1), "replicate": np.int32(2)}
+    given: dict[str, Any] = {"epsilon": np.int64(1), "repetition": np.int32(2)}
     assert PrivateClassifier(**given, public=True).fit(*rows).classes_.size == 2
 
 
@@ -628,20 +620,25 @@ def test_weights_are_not_taken_for_people(rows: tuple[Any, Any]) -> None:
     for model in models:
         with pytest.raises(TypeError, match="positional"):
             model.fit(*rows, weights)
-    with process_root():
-        assert open_catalog().account("clinic") is None
+    assert not current_root().exists()
 
 
-def test_no_account_is_opened_for_what_it_would_not_admit(rows: tuple[Any, Any]) -> None:
-    with pytest.raises(BudgetError, match="allow_idealised=True"):
-        private(delta=0).fit(*rows)
-    with pytest.raises(BudgetError, match="not proved"):
-        private(algorithm="dppca-svm").fit(*rows)
-    with pytest.raises(BudgetError, match=r"1/240|240 rows"):
-        private(delta=0.01).fit(*rows)
-    with process_root():
-        assert open_catalog().account("clinic") is None
-    private().fit(*rows)
+@pytest.mark.parametrize("account", [None, "clinic"])
+def test_what_rows_do_not_admit_is_refused_with_and_without_an_account(
+    rows: tuple[Any, Any], account: str | None
+) -> None:
+    if account:
+        unitball.open_account(account, epsilon=1.0, delta=1e-3)
+    given: dict[str, Any] = {"epsilon": 1.0, "account": account, "bounds": BOUNDS, "classes": ["well", "ill"]}
+    for bad, says in (
+        ({"delta": 0}, "allow_idealised=True"),
+        ({"algorithm": "dppca-svm"}, "not proved|idealised"),
+        ({"delta": 0.01}, r"1/n|240 rows"),
+    ):
+        with pytest.raises(BudgetError, match=says):
+            PrivateClassifier(**{**given, **bad}).fit(*rows)
+    if account:
+        assert unitball.budget(account).charges == ()
 
 
 @pytest.mark.parametrize("way", WAYS)

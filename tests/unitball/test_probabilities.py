@@ -23,15 +23,15 @@ from storage.people import People
 from tasks.preparation.partitions import _places
 from unitball import BudgetError, PrivateClassifier, PrivateRegressor
 from unitball.fits import Encoded, Grouped, Target
-from unitball.guarantees import warn_of_scores
+from unitball.guarantees import warn_of_fits, warn_of_scores
 
 BOUNDS = (-4.0, 4.0)
 
 
 @pytest.fixture(autouse=True)
-def fresh_process_books(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unitball.training._PROCESS_ROOTS", {})
+def fresh_books(root: Path) -> None:
     warn_of_scores.cache_clear()
+    warn_of_fits.cache_clear()
 
 
 def drawn(count: int, seed: int) -> tuple[Any, Any]:
@@ -110,13 +110,14 @@ def test_a_threshold_is_chosen_by_an_aim_and_its_margin_includes_the_choice(rows
 
 
 def test_what_is_held_out_is_released_in_the_same_plan(rows: tuple[Any, Any]) -> None:
+    unitball.open_account("clinic", epsilon=1.0, delta=1e-5)
     model = private(epsilon=1.0).fit(*rows)
     assert model.guarantee_.proved is not None
     assert 0.99 < model.guarantee_.proved.epsilon <= 1.0
     held_out = [one for one in model.charges_["release"] if "held-out" in one]
     assert held_out == ["confusion-matrix of held-out rows", "score-distribution of held-out rows"]
     spent = model.remaining_budget()
-    # Another aim, a clone and a fixed threshold are the same release; the account holds one fit.
+    # Another aim, a clone and a fixed threshold are the same release; the account admits one fit.
     aimed = private(epsilon=1.0, aim="cost=1:5").fit(*rows)
     fixed = FixedThresholdClassifier(model, threshold=0.0, response_method="predict_proba", pos_label="sick")
     predicted = fixed.fit(*rows).predict(rows[0])
