@@ -8,11 +8,8 @@ from pathlib import Path
 import pytest
 
 
-def test_the_notebook_runs(
-    tracked_root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_notebook_runs(tracked_root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Plain Python and no kernel: the cells hold no magic."""
-    monkeypatch.setattr("unitball.training._PROCESS_ROOTS", {})
     cells = json.loads(Path("docs/notebook.ipynb").read_text("utf-8"))["cells"]
     code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
     namespace: dict[str, object] = {}
