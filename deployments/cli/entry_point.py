@@ -238,7 +238,7 @@ def explain(error: BaseException) -> tuple[int, str]:
     for classes, code in codes:
         if isinstance(error, classes):
             return code, _one_line(error)
-    if (refusal := _prefects_refusal(error)) is not None:
+    if (refusal := _prefects_refusal(error) or _prefects_failure(error)) is not None:
         return FAILED, refusal
     if isinstance(error, OSError) and error.errno in (errno.EROFS, errno.ENOSPC, errno.EDQUOT):
         place = f"{error.filename} " if error.filename else ""
@@ -272,6 +272,23 @@ def _prefects_refusal(error: BaseException) -> str | None:
         f"Prefect at {address} {answer}: check PREFECT_API_URL and PREFECT_API_AUTH_STRING, or unset PREFECT_API_URL "
         "for a server of this command's own"
     )
+
+
+def _prefects_failure(error: BaseException) -> str | None:
+    """Return what there is to say where a Prefect server fails, as it does on a full disk; what was charged stands."""
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if type(error).__name__ != "PrefectHTTPStatusError" or status is None or status < 500:
+        return None
+    from tasks.runtime import standing
+    from tasks.runtime.engine import is_full
+    from tasks.runtime.settings import current_root
+
+    said = f"Prefect's server failed ({status})"
+    if is_full(root := current_root()):
+        said += f": the disk that holds {root} is full; {standing.stands()}. Free some space there and run again"
+    else:
+        said += f"; {standing.stands()}. Its log says why: {os.environ.get('PREFECT_API_URL') or root}"
+    return printable(said)
 
 
 def _one_line(error: BaseException) -> str:

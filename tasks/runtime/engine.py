@@ -359,9 +359,14 @@ def _finish(process: GuardedProcess) -> None:
         raise EngineError(_reason(process))
 
 
+def is_full(place: Path) -> bool:
+    """Whether the disk that holds a folder has no room for anything."""
+    return shutil.disk_usage(place).free < _NO_ROOM
+
+
 def _reason(process: GuardedProcess) -> str:
     lines, place = process.logged(), process.log.parent
-    if not lines and shutil.disk_usage(place).free < _NO_ROOM:
+    if not lines and is_full(place):
         return f"the disk that holds {place} is full, so that the engine could not start; free some space there"
     return f"{lines[-1] if lines else 'the engine ended without a message'} (details in {process.log})"
 

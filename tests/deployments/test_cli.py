@@ -10,10 +10,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from prefect.exceptions import PrefectHTTPStatusError
 
 from deployments.cli import training
 from deployments.cli.entry_point import app, import_all
@@ -893,6 +895,25 @@ def test_a_process_that_is_refused(engine: Engine, tmp_path: Path) -> None:
 
 def test_more_rows_than_there_are(unitball: CommandLine) -> None:
     unitball(*TOO_MANY_ROWS).refused(2, "10000", "1438")
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_a_prefect_server_that_fails_says_whether_the_disk_is_full_and_what_was_charged(
+    full: bool, commands: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once the name of an exception of Prefect's, from which nobody learns that the disk is full."""
+
+    def fail(dataset: str) -> None:
+        answer = httpx.Response(
+            500, json={"exception_message": "..."}, request=httpx.Request("POST", "http://prefect/api")
+        )
+        raise PrefectHTTPStatusError("Server error '500'", request=answer.request, response=answer)
+
+    monkeypatch.setattr("tasks.accounts.reports.budget_report", fail)
+    monkeypatch.setattr("tasks.runtime.engine.is_full", lambda place: full)
+    outcome = commands("budget", "digits")
+    outcome.refused(1, "500", "nothing was charged")
+    assert (f"the disk that holds {commands.root} is full" in outcome.err) is full
 
 
 def test_an_unforeseen_error_is_one_line_too(commands: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
