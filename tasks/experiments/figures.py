@@ -18,7 +18,7 @@ from dpalgos.rows import Floats, Ints
 from tasks.experiments.point_results import PointResult, Status, axis_label, column, table_of
 from tasks.experiments.records import Drawing
 from tasks.experiments.specifications import Plot
-from tasks.runtime.plots import STYLE
+from tasks.runtime.plots import STYLE, readable
 
 # Okabe and Ito's palette without its black (no privacy) and its yellow (too pale on paper).
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#7F3C8D", "#5F6A6A")
@@ -217,6 +217,7 @@ def _finish(figure: Figure, panels: Sequence[Axes], across: int) -> Drawing:
     below = {"loc": "upper left", "bbox_to_anchor": (0, 0), "ncols": across + 1}
     figure.legend(list(entries.values()), list(entries), fontsize=8, **below)
     png, svg = io.BytesIO(), io.BytesIO()
-    figure.savefig(png, format="png", dpi=160, bbox_inches="tight")
-    figure.savefig(svg, format="svg", metadata={"Date": None}, bbox_inches="tight")
+    with readable(figure):
+        figure.savefig(png, format="png", dpi=160, bbox_inches="tight")
+        figure.savefig(svg, format="svg", metadata={"Date": None}, bbox_inches="tight")
     return Drawing(png=png.getvalue(), svg=svg.getvalue())

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -53,9 +55,64 @@ def png_of(figure: Figure, dpi: int) -> bytes:
 
     buffer = io.BytesIO()
     figure.set_dpi(dpi)
-    # The canvas itself draws once; ``savefig`` draws everything twice where a layout is to be found.
-    FigureCanvasAgg(figure).print_png(buffer, metadata={"Software": None})
+    with readable(figure):
+        # The canvas itself draws once; ``savefig`` draws everything twice where a layout is to be found.
+        FigureCanvasAgg(figure).print_png(buffer, metadata={"Software": None})
     return buffer.getvalue()
+
+
+@contextmanager
+def readable(figure: Figure) -> Iterator[None]:
+    """Draw a finished figure, whose names are anybody's text, within: as text, in a font that has its letters.
+
+    A dollar begins no mathematics. Where our font lacks a letter, the text has another installed font beside it: such a
+    figure is not the same on every machine. What no font has is drawn as a box, without a word on stderr.
+    """
+    from matplotlib.text import Text
+
+    for text in figure.findobj(Text):
+        if "$" in text.get_text():
+            text.set_parse_math(False)
+        if more := _fonts_of(frozenset(text.get_text())):
+            text.set_fontfamily([str(STYLE["font.family"]), *more])
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        yield
+
+
+@lru_cache(256)
+def _fonts_of(letters: frozenset[str]) -> tuple[str, ...]:
+    """Return the families of installed fonts that have those letters which our font lacks."""
+    if all(letter < "\u0250" for letter in letters):
+        return ()
+    from matplotlib.font_manager import FontProperties, findfont, fontManager
+
+    lacking = {ord(letter) for letter in letters if not letter.isspace()}
+    lacking -= _letters_in(findfont(FontProperties(family=str(STYLE["font.family"]))))
+    found: list[str] = []
+    for font in sorted(fontManager.ttflist, key=lambda one: (one.name, one.fname)):
+        if not lacking:
+            break
+        # The last resort has a box for every letter there is.
+        if (
+            font.style == "normal"
+            and "Last" not in font.name
+            and not lacking.isdisjoint(has := _letters_in(font.fname))
+        ):
+            found.append(font.name)
+            lacking -= has
+    return tuple(found)
+
+
+@lru_cache(512)
+def _letters_in(path: str) -> frozenset[int]:
+    from matplotlib.font_manager import get_font
+
+    try:
+        return frozenset(get_font(path).get_charmap())
+    except (OSError, RuntimeError):
+        # A font that cannot be read has none.
+        return frozenset()
 
 
 # Counts in the cells can be read up to so many classes, and names beside them.
@@ -125,9 +182,8 @@ def draw_groups(column: str, groups: Mapping[str, Metrics], rates: Mapping[str, 
         axes.set(xlim=(-0.02, 1.02), xlabel=name)
         axes.grid(axis="x", color="0.9")
     # The first group stands at the top.
-    # A dollar begins mathematics in a figure's text.
     shown = [name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…" for name in groups]
-    panels[0].set_yticks(range(len(groups)), [name.replace("$", r"\$") for name in shown])
+    panels[0].set_yticks(range(len(groups)), shown)
     panels[0].set_ylim(len(groups) - 0.5, -0.5)
     grey = ""
     if any(rate in metrics.reasons for metrics in groups.values() for rate in rates):

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Mapping
 from io import BytesIO
 from typing import Any, cast
 
 import numpy as np
 import pytest
+from matplotlib.font_manager import FontProperties, findfont, fontManager
 from matplotlib.image import imread
 
 from dpalgos.measured import SHARE, Metrics, Scale
 from storage.refs import DatasetRef
 from tasks.planning.plans import RunIdentity
+from tasks.runtime import plots
 from tasks.runtime.plots import draw_measured
 from tasks.tracking import reporting
 from tasks.tracking.reporting import figure_files
@@ -67,3 +71,43 @@ def test_many_classes_can_be_drawn(classes: int) -> None:
     counts = np.eye(classes).tolist()
     curves = [[(0.0, 0.0), (1.0, 1.0)]] * (1 if classes == 2 else classes)
     assert draw_measured(names, counts, curves, "test rows").startswith(b"\x89PNG")
+
+
+NAMES = ("病院", "राज्य", "한국어", "$\\frac{", "a$b$c", "$x_", "😀", "עברית", "\ue123")
+
+
+def test_names_of_any_script_are_drawn_without_a_word_on_stderr() -> None:
+    """A dollar once ended a run, or was taken for mathematics, of whose letters each was missed on stderr."""
+    program = (
+        "from tasks.runtime.plots import draw_measured, styled_figure\n"
+        "from tasks.experiments.figures import draw_boundaries\n"
+        "import numpy as np\n"
+        f"names = {NAMES!r}\n"
+        "counts = np.eye(len(names)).tolist()\n"
+        "assert draw_measured(names, counts, [[(0.0, 0.0), (1.0, 1.0)]] * len(names), names[0])\n"
+        "grid = (np.arange(3.0), np.arange(3.0))\n"
+        "draw_boundaries(np.zeros((2, 2)), np.array([0, 1]), grid, [], ' '.join(names))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", "")
+
+
+def test_a_letter_that_our_font_lacks_is_drawn_in_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = plots._letters_in(findfont(FontProperties(family="DejaVu Sans")))
+    other = next(font for font in fontManager.ttflist if font.name == "STIXGeneral" and font.style == "normal")
+    letter = chr(min(plots._letters_in(other.fname) - ours))
+    monkeypatch.setattr(
+        fontManager, "ttflist", [one for one in fontManager.ttflist if one.name in ("STIXGeneral", "DejaVu Sans")]
+    )
+    plots._fonts_of.cache_clear()
+    assert plots._fonts_of(frozenset("aε病")) == ()
+    assert plots._fonts_of(frozenset(f"aε{letter}")) == ("STIXGeneral",)
+    drawn = png_of_text(letter)
+    monkeypatch.setattr(plots, "_fonts_of", lambda letters: ())
+    assert png_of_text(letter) != drawn, "the box of what no font has"
+
+
+def png_of_text(text: str) -> bytes:
+    with plots.styled_figure(1, 1) as figure:
+        figure.text(0.1, 0.5, text)
+        return plots.png_of(figure, 50)
