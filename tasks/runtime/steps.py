@@ -20,7 +20,12 @@ from storage.errors import FormatVersionError, SecretError, StorageError
 from tasks.planning.identity import identity, package_digest, required_versions
 from tasks.runtime.interrupted import unmarked
 from tasks.runtime.progress import OBSERVER
+from tasks.runtime.run_logs import name_steps
 from tasks.runtime.settings import current_root
+
+
+# Wherever steps run, their runs' logs name them.
+name_steps()
 
 
 @dataclass
