@@ -16,11 +16,12 @@ from tasks.experiments.point_results import PointResult, point_result
 from tasks.experiments.specifications import Block, Plot, Point, SweepSpec
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.identity import code_version, identity
+from tasks.release.admission import charging_only
 from tasks.runtime.cluster import over_cluster, task_runner, threads
 from tasks.runtime.progress import report_progress
 from tasks.runtime.settings import current_layout, current_root
 from tasks.runtime.standing import AGAIN, note_elsewhere
-from tasks.runtime.steps import BY_CONTENT, RETRIES, inline
+from tasks.runtime.steps import RETRIES, ByContent, inline
 from tasks.tracking.artifacts import show_sweep
 from tasks.tracking.reporting import describe
 from tasks.tracking.results import RunResult, append_result
@@ -107,12 +108,17 @@ class SweepResult(BaseModel, frozen=True):
         return [point_result(one.point, one.result) for one in self.outcomes if one.result is not None]
 
 
-@task(task_run_name="{name}", cache_policy=BY_CONTENT, persist_result=True, **RETRIES)
-def finish_point(config: TrainingConfig, name: str, root: str) -> tuple[RunResult, Entries]:
-    """Run one point from ingestion to results; return its result, and what MLflow shows of it."""
+@task(task_run_name="{name}", cache_policy=ByContent(without=("agreed",)), persist_result=True, **RETRIES)
+def finish_point(
+    config: TrainingConfig, name: str, root: str, agreed: list[str] | None = None
+) -> tuple[RunResult, Entries]:
+    """Run one point from ingestion to results; return its result, and what MLflow shows of it.
+
+    ``agreed``: keys of the releases that private accounts may be charged for; None for all.
+    """
     if str(current_root()) != root:
         raise InputError(f"this worker's root is {current_root()}, the sweep's is {root}: start it with --root {root}")
-    with inline():
+    with inline(), charging_only(None if agreed is None else set(agreed)):
         prepared = federated_training.plan(config)
         config, (dataset, plan, result, _) = prepared.config, federated_training.chain(prepared)
     append_result(config, result)
@@ -151,12 +157,14 @@ def _progress(points: int, done: int, failed: int, reused: int, seconds: float |
     # A deployed one takes this; Prefect's own has no bound.
     task_runner=threads(),
 )
-def sweep(spec: SweepSpec) -> SweepResult:
+def sweep(spec: SweepSpec, agreed: list[str] | None = None) -> SweepResult:
     """Run every point of a grid; what is finished is taken from the cache, what fails is recorded.
 
     Parameters
     ----------
     spec : SweepSpec
+    agreed : list of str, optional
+        Keys of the releases to whose price the command line has agreed; all may be charged if left out.
 
     Returns
     -------
@@ -176,7 +184,8 @@ def sweep(spec: SweepSpec) -> SweepResult:
     )
     started, timed = time.monotonic(), _all_public({point.config.dataset for point in points})
     futures = {
-        finish_point.submit(point.config, point.description, root): number for number, point in enumerate(points)
+        finish_point.submit(point.config, point.description, root, agreed): number
+        for number, point in enumerate(points)
     }
     outcomes: dict[int, Outcome] = {}
     failed = reused = 0
@@ -207,7 +216,9 @@ def sweep(spec: SweepSpec) -> SweepResult:
     return result
 
 
-def run_sweep(spec: SweepSpec, *, workers: int | None = None, dask: str | None = None) -> SweepResult:
+def run_sweep(
+    spec: SweepSpec, *, workers: int | None = None, dask: str | None = None, agreed: list[str] | None = None
+) -> SweepResult:
     """Run a sweep over threads or Dask.
 
     Parameters
@@ -217,6 +228,8 @@ def run_sweep(spec: SweepSpec, *, workers: int | None = None, dask: str | None =
         Points at once; the specification's, or by the machine.
     dask : str, optional
         ``"local"``, or ``tls://HOST:PORT`` of a scheduler whose workers see the same root.
+    agreed : list of str, optional
+        See :func:`sweep`.
     """
     runner = task_runner(current_layout(), workers or spec.workers, dask)
     if dask is not None:
@@ -226,6 +239,6 @@ def run_sweep(spec: SweepSpec, *, workers: int | None = None, dask: str | None =
     before, logger.propagate = logger.propagate, False
     try:
         with over_cluster(dask):
-            return sweep.with_options(task_runner=runner)(spec)
+            return sweep.with_options(task_runner=runner)(spec, agreed)
     finally:
         logger.propagate = before

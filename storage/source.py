@@ -505,6 +505,41 @@ def declared_bytes() -> int | None:
     return _limits.get()[1]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _WaysOut:
+    """What messages about a file say can be done: by default where rows are ingested."""
+
+    missing: str = "check --path"
+    too_large: str = "if that is right, declare as many with --max-bytes"
+    undeclared: str = "let the schema declare the file's encoding (latin-1, cp1252, utf-16), or convert the file"
+    encoding: str = "declare another one or convert the file"
+
+
+_PREDICTED = _WaysOut(
+    missing="check --input",
+    too_large="unpack it first, or split it",
+    undeclared="convert the file to UTF-8",
+    encoding="convert the file to this one",
+)
+_INGESTED = _WaysOut()
+_ways: ContextVar[_WaysOut] = ContextVar("ways", default=_INGESTED)
+
+
+@contextmanager
+def predicting() -> Iterator[None]:
+    """Let messages about files name what can be done where rows are predicted: the schema is the model's by then."""
+    token = _ways.set(_PREDICTED)
+    try:
+        yield
+    finally:
+        _ways.reset(token)
+
+
+def not_utf8(path: Path, line: int, byte: int) -> InputError:
+    """Return the refusal of a byte where UTF-8 is declared, or no encoding is."""
+    return InputError(f"{path}, line {line}: byte {byte:#04x} is not UTF-8; {_ways.get().undeclared}")
+
+
 def require_bytes(path: Path, size: int) -> None:
     """Raise an InputError where a file says of itself that it holds more than is admitted, before it is read."""
     if size > (bound := _most_bytes(path)):
@@ -520,7 +555,7 @@ def _most_bytes(path: Path) -> int:
 
 
 def _too_large(path: Path | str, bound: int) -> InputError:
-    return InputError(f"{path} holds more than {bound} bytes; if that is right, declare as many with --max-bytes")
+    return InputError(f"{path} holds more than {bound} bytes; {_ways.get().too_large}")
 
 
 class _Bounded(io.RawIOBase):
@@ -617,7 +652,7 @@ class _Recoded(io.RawIOBase):
             text = self._decoder.decode(data[: max(error.start - len(before[0]), 0)])
             self._refusal = InputError(
                 f"{self._path}, line {self._lines + text.count(chr(10)) + 1}: byte {error.object[error.start]:#04x} is "
-                f"not {self._encoding}, the declared encoding; declare another one or convert the file"
+                f"not {self._encoding}, the declared encoding; {_ways.get().encoding}"
             )
             return text
 
@@ -677,11 +712,9 @@ def reading(place: str | Path) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
-        raise InputError(f"{place} does not exist; check --path") from None
+        raise InputError(f"{place} does not exist; {_ways.get().missing}") from None
     except UnicodeError as error:
-        raise InputError(
-            f"{place} is not in the declared encoding: {error}; declare another one or convert the file"
-        ) from error
+        raise InputError(f"{place} is not in the declared encoding: {error}; {_ways.get().encoding}") from error
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise InputError(f"{place} is truncated or damaged: {error}; fetch the file again") from error
     except OSError as error:

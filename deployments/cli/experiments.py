@@ -70,12 +70,12 @@ def sweep(
     ensure_registered(*names)
     private = {one.name for one in map(find_dataset, names) if one.private}
     require_scheduler(dask)
-    _agree([point.config for point in points if point.config.dataset in private], yes=yes)
+    agreed = _agree([point.config for point in points if point.config.dataset in private], yes=yes)
     with running(f"sweep {spec.name}", stages=["points"]):
         from flows.reproduction import report_sweep
         from flows.sweep import run_sweep
 
-        result = run_sweep(spec, workers=workers, dask=dask)
+        result = run_sweep(spec, workers=workers, dask=dask, agreed=agreed)
         experiment = report_sweep(spec, result, shlex.join(["unitball", "sweep", str(specification)]))
     done = len(result.outcomes) - len(result.failed)
     counts = f"{done} done ({result.reused} of them before), {len(result.failed)} failed"
@@ -87,11 +87,17 @@ def sweep(
     )
 
 
-def _agree(configs: Sequence[TrainingConfig], *, yes: bool) -> None:
-    """Show what the points of a sweep charge to each private account, and stop where that is not agreed to."""
+def _agree(configs: Sequence[TrainingConfig], *, yes: bool) -> list[str]:
+    """Show what the points of a sweep charge to each private account, and stop where that is not agreed to.
+
+    Returns
+    -------
+    list of str
+        Keys of the releases that the price is of: the points plan again, and are charged for no others.
+    """
     from dpalgos.secure.primitives import SecureAggregationError
     from tasks.preparation.prepare import PreparedRun, prepare
-    from tasks.release.prices import price_of
+    from tasks.release.prices import keys_of, price_of
 
     plans: dict[str, list[PreparedRun]] = {}
     for config in configs:
@@ -104,6 +110,7 @@ def _agree(configs: Sequence[TrainingConfig], *, yes: bool) -> None:
             plans.setdefault(prepared.shards.all[0].dataset.account, []).append(prepared)
     for of_account in plans.values():
         agree(price_of(of_account), asks=True, yes=yes, way_out="give --yes")
+    return sorted(keys_of([one for of_account in plans.values() for one in of_account]))
 
 
 @app.command(epilog="Example: unitball frontier --dataset digits")

@@ -383,18 +383,22 @@ def compare(
     request = ComparisonRequest(model=model, epsilon=epsilon, promote=promote)
     # What cannot be compared is said before an engine is started.
     comparison = open_comparison(current_root(), model)
-    request = request.model_copy(update={"epsilon": _agreed_epsilon(comparison, epsilon, yes=yes)})
+    agreed, keys = _agreed_epsilon(comparison, epsilon, yes=yes)
+    request = request.model_copy(update={"epsilon": agreed})
     with running(f"compare {model}"):
         from flows.comparison import champion_comparison
+        from tasks.release.admission import charging_only
 
-        compared = champion_comparison(request)
+        with charging_only(keys):
+            compared = champion_comparison(request)
     return Answer({**compared.model_dump(mode="json"), "better": compared.better}, [compared.statement])
 
 
-def _agreed_epsilon(comparison: ModelComparison, stated: float | None, *, yes: bool) -> float | None:
-    """Return what a comparison charges to private held-out rows, as agreed to; None where it is free.
+def _agreed_epsilon(comparison: ModelComparison, stated: float | None, *, yes: bool) -> tuple[float | None, set[str]]:
+    """Return what a comparison charges to private held-out rows, as agreed to, and the keys of the releases it is for.
 
-    Where the command states no epsilon, the price is what the data set's schedules let a comparison cost.
+    None and no keys where it is free. Where the command states no epsilon, the price is what the data set's schedules
+    let a comparison cost.
     """
     from tasks.datasets.registration import find_dataset
     from tasks.datasets.schedules import allowed_comparison
@@ -408,15 +412,16 @@ def _agreed_epsilon(comparison: ModelComparison, stated: float | None, *, yes: b
     allowed, _ = allowed_comparison(config.dataset, config.system)
     epsilon = stated or allowed
     if not find_dataset(config.dataset).private or (epsilon is None and comparison.is_paid):
-        return epsilon
-    epsilon = epsilon or COMPARISON_EPSILON
+        return epsilon, set()
+    epsilon, keys = epsilon or COMPARISON_EPSILON, set[str]()
     prepared = prepare(config.model_copy(update={"horizon": None}))
     if isinstance(prepared, PreparedRun) and prepared.shards.held_out is not None:
         features = [node for node in prepared.nodes.values() if isinstance(node, FeatureStep)]
         planned = planned_comparison(comparison, prepared.shards.held_out, features, epsilon)
         request = request_for([planned], "a comparison with the champion")
         agree(None if request is None else price_of_requests([request]), asks=stated is None, yes=yes)
-    return epsilon
+        keys = set() if request is None else {release.key for release in request.releases}
+    return epsilon, keys
 
 
 @models.command(epilog="Example: unitball model rollback clinic.noisy-gd")

@@ -28,6 +28,7 @@ from storage.source import (
     bounded_lines,
     count_lines,
     lone_return,
+    not_utf8,
     open_binary,
     open_text,
     reading,
@@ -239,10 +240,7 @@ def _require_utf8(path: Path, number: int, text: bytes) -> None:
     try:
         text.decode()
     except UnicodeDecodeError as error:
-        raise InputError(
-            f"{path}, line {number + count_lines(text[: error.start])}: byte {text[error.start]:#04x} is not UTF-8; "
-            "let the schema declare the file's encoding (latin-1, cp1252, utf-16), or convert the file"
-        ) from error
+        raise not_utf8(path, number + count_lines(text[: error.start]), text[error.start]) from error
 
 
 def _places(text: bytes, character: int) -> _Places:

@@ -1,14 +1,15 @@
 """Admission: who may read which rows, at what cost, under which secrets; for a plan and again for each release."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextvars import ContextVar
 from dataclasses import replace
 
 from dpalgos.algorithms import require_people
 from dpalgos.guarantees import Numerics, rounded_up
 from storage.confined import MEMORY_VARIABLE, kept_memory
 from storage.datasets import dataset_ref
-from storage.errors import InputError, OverspendError, RefusedError, StorageError
+from storage.errors import InputError, OverspendError, PriceError, RefusedError, StorageError
 from storage.ledger.charges import PlanRequest, ReleaseCharge
 from storage.ledger.ledger import ChargeOutcome, Ledger
 from storage.refs import DatasetRef, ReleaseRef, ShardRef
@@ -28,6 +29,27 @@ from tasks.runtime.standing import Written, charging, is_told
 from tasks.runtime.stores import open_releases
 
 _MIB = 2**20
+# Keys of releases whose price was agreed to, where a command plans again after it has shown one.
+_AGREED: ContextVar[Set[str] | None] = ContextVar("agreed", default=None)
+
+
+@contextlib.contextmanager
+def charging_only(keys: Set[str] | None) -> Iterator[None]:
+    """Refuse, while this is open, to charge an account that has a cap for other releases than these.
+
+    What runs after a price was agreed to may plan anew, in another process even; the charge then stays within the
+    price, or is refused.
+
+    Parameters
+    ----------
+    keys : set of str, optional
+        Of the releases whose price was shown; None refuses nothing.
+    """
+    token = _AGREED.set(keys)
+    try:
+        yield
+    finally:
+        _AGREED.reset(token)
 
 
 def require_memory(release: PlannedRelease) -> None:
@@ -400,6 +422,7 @@ def _charge(ledger: Ledger, releases: Mapping[str, PlannedRelease], run: str) ->
     request = _request(releases, run, ledger)
     # Only what is still to be paid names secrets: a lost one must not be made anew for a release already charged.
     unpaid = _unpaid(releases, ledger)
+    _require_agreed(ledger, request)
     if unpaid:
         require_ready(Afterwards(current_layout(), unpaid))
     contributors = list(dict.fromkeys(contributor for release in unpaid for contributor in release.noise_contributors))
@@ -412,6 +435,21 @@ def _charge(ledger: Ledger, releases: Mapping[str, PlannedRelease], run: str) ->
         told(outcome)
     _record_stored(ledger, outcome.charged)
     return {"charged": len(outcome.charged), "already_charged": len(outcome.already_charged), **outcome.details}
+
+
+def _require_agreed(ledger: Ledger, request: PlanRequest) -> None:
+    """Refuse releases that are not among those whose price was agreed to, where a price was."""
+    agreed = _AGREED.get()
+    if agreed is None or ledger.account(request.account).cap is None:
+        return
+    asked = {release.key: release.label for release in request.releases}
+    others = asked.keys() - ledger.charged(asked.keys()) - agreed
+    if others:
+        names = ", ".join(sorted({asked[key] for key in others}))
+        raise PriceError(
+            f"nothing was charged; what is planned now ({names}) is not what the price was shown for: the data set, or "
+            "what was released of it, has changed meanwhile. Ask again for the price"
+        )
 
 
 @contextlib.contextmanager

@@ -159,6 +159,12 @@ def price_of(prepared: Sequence[Prepared]) -> Price | None:
     return price_of_requests([one for one in requests if one is not None])
 
 
+def keys_of(prepared: Sequence[Prepared]) -> set[str]:
+    """Return the keys of all releases that a price of these plans is of, those that are charged already among them."""
+    requests = [request_of(one.plan) for one in prepared if isinstance(one, PreparedRun)]
+    return {release.key for one in requests if one is not None for release in one.releases}
+
+
 def measures_later(prepared: Prepared) -> bool:
     """Whether the models of a plan are charged already, and something that measures them is not.
 

@@ -23,7 +23,6 @@ from tasks.runtime.progress import OBSERVER
 from tasks.runtime.run_logs import name_steps
 from tasks.runtime.settings import current_root
 
-
 # Wherever steps run, their runs' logs name them.
 name_steps()
 
@@ -34,7 +33,14 @@ class ByContent(CachePolicy):
 
     Prefect's own policies see neither a changed helper nor another data root, and its default includes the run's
     identity, so that nothing would be reused from run to run. Inputs must be references or plain values.
+
+    Parameters
+    ----------
+    without : tuple of str
+        Inputs on which no answer depends, only whether there is one.
     """
+
+    without: tuple[str, ...] = ()
 
     def compute_key(
         self, task_ctx: TaskRunContext, inputs: dict[str, Any], flow_parameters: dict[str, Any], **kwargs: Any
@@ -43,7 +49,7 @@ class ByContent(CachePolicy):
         return identity(
             task=task_ctx.task.task_key,
             source=inspect.getsource(task_ctx.task.fn),
-            inputs=inputs,
+            inputs={name: value for name, value in inputs.items() if name not in self.without},
             code=package_digest("dpalgos", "storage", "tasks", "flows"),
             packages=required_versions(),
             root=str(current_root()),

@@ -35,6 +35,7 @@ from storage.errors import InputError, StorageError
 from storage.readers.picture_files import PATH, asked_pictures, count_asked, passed_over
 from storage.readers.raw_tables import PARQUET, expected_rows, names_of, raw_rows
 from storage.schema import Table
+from storage.source import predicting
 from tasks.datasets.schedules import FEATURES, require_columns
 from tasks.runtime.progress import report_progress
 
@@ -524,6 +525,7 @@ class Predicted:
     passed_over: str = ""
 
 
+@predicting()
 def predict_file(
     pipeline: Pipeline,
     source: Path,

@@ -8,18 +8,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 
 from deployments.cli.entry_point import UNAGREED
 from flows.federated_training import chain_inline
+from flows.sweep import finish_point
 from storage.errors import PriceError
 from tasks.accounts.reports import budget_report
 from tasks.planning.configuration import TrainingConfig
 from tasks.preparation.prepare import prepare
-from tasks.release.prices import RUN_EPSILON, measures_later, price_of, with_epsilon
+from tasks.release.admission import charging_only
+from tasks.release.prices import RUN_EPSILON, keys_of, measures_later, price_of, with_epsilon
 from tests.support.chains import charges, configured, ingest_private
 from tests.support.command_line import CommandLine
 from tests.tasks.test_by_group import bring_in
-from unitball import BudgetError, PrivateClassifier, PrivateRegressor
+from unitball import BudgetError, PrivateClassifier, PrivateRegressor, open_account
 from unitball import describe as described
 from unitball import train as trained
 
@@ -134,7 +137,35 @@ def test_an_estimator_without_epsilon_fits_public_rows_only(model: Any, root: Pa
     with pytest.raises(BudgetError, match="epsilon=1"):
         model.fit(features, labels)
     assert model.get_params()["epsilon"] is None
+    # A release that is stored costs nothing and asks nothing; other rows are another release.
+    open_account("clinic", epsilon=3.0, delta=1e-5, root=root)
+    stored = clone(model).set_params(epsilon=1.0, account="clinic", root=root).fit(features, labels)
+    paid = stored.remaining_budget()
+    again = clone(stored).set_params(epsilon=None).fit(features, labels)
+    np.testing.assert_array_equal(again.predict(features), stored.predict(features))
+    assert again.remaining_budget() == paid
+    for others in ({"repetition": 1}, {"delta": 1e-7}):
+        with pytest.raises(BudgetError, match="epsilon=1"):
+            clone(again).set_params(**others).fit(features, labels)
+    assert stored.remaining_budget() == paid
     model.set_params(public=True, random_state=0).fit(features, labels)
+
+
+def test_what_was_not_agreed_to_is_not_charged(root: Path, tmp_path: Path) -> None:
+    """A command that plans again after its price was shown charges the releases of that price and no others."""
+    ingest_private(tmp_path / "input", 300)
+    config, dearer = (configured(algorithm="noisy-gd", epsilon=epsilon) for epsilon in (0.7, 0.8))
+    agreed = keys_of([prepare(config)])
+    with charging_only(agreed), pytest.raises(PriceError, match="model"):
+        chain_inline(dearer)
+    with pytest.raises(PriceError, match="model"):
+        finish_point.fn(dearer, "a point", str(root), sorted(agreed))
+    assert charges() == []
+    finish_point.fn(config, "a point", str(root), sorted(agreed))
+    paid = spent()
+    with charging_only(set()):
+        chain_inline(config)
+    assert spent() == paid > 0.0
 
 
 def test_a_model_that_was_never_measured_is_measured_later(root: Path, tmp_path: Path) -> None:

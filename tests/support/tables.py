@@ -73,10 +73,14 @@ def table_of(label: str, count: int, seed: int = 0) -> pd.DataFrame:
 
 
 def train_on_table(
-    folder: Path, label: str = "two", *, visits: int = 1, **config: object
+    folder: Path, label: str = "two", *, visits: int = 1, declared: str | None = None, **config: object
 ) -> tuple[TrainingConfig, Chained]:
-    """Bring such a table in as private rows, and train on it without an engine; of people with several visits each."""
+    """Bring such a table in as private rows, and train on it without an engine; of people with several visits each.
+
+    ``declared`` is the schema's positive class.
+    """
     columns, rows = columns_of(label), table_of(label, ROWS[label])
+    columns[-1] |= {} if declared is None else {"positive": declared}
     if visits > 1:
         columns.insert(0, {"name": "patient", "type": "person", "rows_per_person": visits})
         rows["patient"] = [f"P{row // visits}" for row in range(len(rows))]

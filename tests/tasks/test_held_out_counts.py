@@ -21,12 +21,27 @@ from tasks.tracking.reporting import run_report
 from tests.support.tables import ROWS, table_of, train_on_table
 
 
-@pytest.mark.parametrize(("label", "more"), [("two", {}), ("two", {"positive": "well"}), ("three", {}), ("real", {})])
-def test_a_logged_model_answers_by_what_its_run_released(label: str, more: dict[str, object], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("label", "positive", "by"),
+    [("two", None, ""), ("two", "well", "schema"), ("two", "well", "option"), ("three", None, ""), ("real", None, "")],
+)
+def test_a_logged_model_answers_by_what_its_run_released(
+    label: str, positive: str | None, by: str, tmp_path: Path
+) -> None:
     classes = label != "real"
-    config, run = train_on_table(tmp_path, label, evaluation=True, test_fraction=0.4, roc=classes, **more)
+    config, run = train_on_table(
+        tmp_path,
+        label,
+        declared=positive if by == "schema" else None,
+        evaluation=True,
+        test_fraction=0.4,
+        roc=classes,
+        positive=positive if by == "option" else None,
+    )
     model = run_report(config, run).model
     assert model is not None
+    if label == "two":
+        assert model.pipeline.classes_[-1] == run.result.positive == (positive or "ill")
     covering = Covering(sets=0.7) if classes else Covering(interval=0.7)
     found = counts_in(model.pipeline, covering)
     assert isinstance(found, HeldOutScores if classes else HeldOutErrors)

@@ -77,6 +77,9 @@ def test_whatever_an_answer_depends_on_is_in_the_key(
 
 
 def test_a_key_does_not_depend_on_the_run(root: Path) -> None:
+    agreed = ByContent(without=("agreed",))
+    keys = {agreed.compute_key(SimpleNamespace(task=double), {"number": 1, "agreed": some}, {}) for some in ([], ["k"])}  # type: ignore[arg-type]  # all it reads
+    assert len(keys) == 1, "no answer depends on what was agreed to"
     first = BY_CONTENT.compute_key(SimpleNamespace(task=double), {"number": 1}, {"seed": 1})  # type: ignore[arg-type]  # all it reads
     second = BY_CONTENT.compute_key(SimpleNamespace(task=double), {"number": 1}, {"seed": 2})  # type: ignore[arg-type]  # all it reads
     assert first == second
