@@ -23,12 +23,23 @@ VARIABLE = "UNITBALL_TEST_PYTHONS"
 
 
 def interpreters() -> dict[str, str]:
-    """Return the program of each of :data:`VERSIONS` that answers, named by the variable or found on the path."""
+    """Return the program of each of :data:`VERSIONS` that answers.
+
+    Programs named by the variable come first, then those on the path, then those that pyenv and uv have installed.
+    """
     folders = os.environ.get("PATH", "").split(os.pathsep)
     named = filter(None, os.environ.get(VARIABLE, "").split(os.pathsep))
     on_path = (shutil.which(f"python{version}", path=folder) for folder in folders for version in VERSIONS)
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    uv = Path(os.environ.get("UV_PYTHON_INSTALL_DIR", Path.home() / ".local" / "share" / "uv" / "python"))
+    managed = [
+        str(program)
+        for version in VERSIONS
+        for place, pattern in ((pyenv, f"{version}.*"), (uv, f"cpython-{version}.*"))
+        for program in sorted(place.glob(f"{pattern}/bin/python{version}"))
+    ]
     found: dict[str, str] = {}
-    for program in (*named, *filter(None, on_path)):
+    for program in (*named, *filter(None, on_path), *managed):
         done = subprocess.run(
             [program, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"],
             capture_output=True,
