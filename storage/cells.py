@@ -36,16 +36,17 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal
+from datetime import UTC, date, datetime
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
+
+from storage.raw_cells import pieces_of
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -88,7 +89,7 @@ def canonical(column: Any, decimal: str = ".", before: Before | None = None) -> 
     pyarrow.StringArray (m,)
         Null where the cell is missing, or where its value cannot be known.
     """
-    found = [(_texts(array, decimal, before), rows) for array, rows in _pieces(column)]
+    found = [(_texts(array, decimal, before), rows) for array, rows in pieces_of(column).found]
     if len(found) == 1 and found[0][1] is None:
         return found[0][0]
     texts = np.full(len(column), None, dtype=object)
@@ -117,7 +118,7 @@ def column_name(name: object) -> str:
 def absent(column: Any) -> Flags:
     """Return which cells hold nothing, in whatever form: None, NaN, NA, NaT."""
     gone = np.zeros(len(column), dtype=bool)
-    for array, rows in _pieces(column):
+    for array, rows in pieces_of(column).found:
         if not array.null_count and not pa.types.is_floating(array.type):
             continue
         gone[slice(None) if rows is None else rows] = array.is_null(nan_is_null=True).to_numpy(zero_copy_only=False)
@@ -135,7 +136,7 @@ def numbers(column: Any, decimal: str = ".", before: Before | None = None) -> Fl
         As of :func:`canonical`.
     """
     values = np.zeros(0)
-    for array, rows in _pieces(column):
+    for array, rows in pieces_of(column).found:
         found = _numbers(array, decimal, before)
         if rows is None:
             values = found
@@ -173,7 +174,7 @@ def days(column: Any, formats: Sequence[str] = (), years: Years | None = None) -
         Without them 69 to 99 are 1969 to 1999, and 00 to 68 are 2000 to 2068.
     """
     values = np.full(len(column), np.nan)
-    for array, rows in _pieces(column):
+    for array, rows in pieces_of(column).found:
         values[slice(None) if rows is None else rows] = _days(array, formats, years)
     return values
 
@@ -281,127 +282,8 @@ def _duration_text(match: re.Match[str]) -> str:
     return match[1] if match[2] == "00:00:00" and not fraction else f"{match[1]} {match[2]}{fraction}"
 
 
-def _pieces(column: Any) -> Iterator[tuple[Any, NDArray[np.int64] | None]]:
-    """Yield Arrow arrays of one type and the rows they are, None for all; of text, numbers, truth values, times.
-
-    Rows that are in none hold what cannot be known.
-    """
-    if isinstance(column, pa.ChunkedArray):
-        column = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
-    if isinstance(column, np.ndarray) and column.dtype != object and column.ndim == 1:
-        column = pa.array(column)
-    if isinstance(column, pa.Array):
-        plain = _plain(column)
-        if plain is not None:
-            yield plain, None
-        return
-    cells = column if isinstance(column, list) else list(column)
-    kinds = list(map(_kind, cells))
-    distinct = dict.fromkeys(kinds)
-    for kind in distinct:
-        rows = (
-            None
-            if len(distinct) == 1
-            else np.array([row for row, one in enumerate(kinds) if one is kind or one == kind])
-        )
-        yield from _of_one_kind(kind, cells if rows is None else [cells[row] for row in rows.tolist()], rows)
-
-
-_NOTHING = type(None)
-_WITHOUT_VALUE = (bytes, bytearray, memoryview, list, tuple, dict, set, frozenset, np.ndarray, complex)
-
-
-def _kind(cell: Any) -> Any:
-    """Return what cells go into one Arrow array: their type; of times also whether they have a zone."""
-    kind = type(cell)
-    if kind is str or kind is int or kind is _NOTHING:
-        return kind
-    if kind.__name__ in ("NAType", "NaTType") or (isinstance(cell, (float, Decimal, np.generic)) and cell != cell):
-        return _NOTHING
-    return (kind, cell.tzinfo is None) if isinstance(cell, datetime) else kind
-
-
-def _of_one_kind(
-    kind: Any, cells: list[Any], rows: NDArray[np.int64] | None
-) -> Iterator[tuple[Any, NDArray[np.int64] | None]]:
-    found = _array(kind, cells)
-    if found is not None:
-        yield from ((array, rows) for array in (_plain(found),) if array is not None)
-        return
-    # One of them has no place in an array; the others have.
-    for row, cell in enumerate(cells):
-        found = _array(kind, [cell])
-        plain = None if found is None else _plain(found)
-        if plain is not None:
-            yield plain, np.array([row if rows is None else rows[row]])
-
-
-def _array(kind: Any, cells: list[Any]) -> Any:
-    """Return cells of one kind as an Arrow array, None where Arrow or text cannot hold them."""
-    base = kind[0] if isinstance(kind, tuple) else kind
-    if kind is _NOTHING:
-        return pa.nulls(len(cells))
-    if issubclass(base, _WITHOUT_VALUE):
-        return None
-    try:
-        if issubclass(base, str):
-            return pa.array([str(cell) for cell in cells], pa.string())
-        if issubclass(base, (np.generic, bool, float, date, timedelta)) or base is int or base is Decimal:
-            with suppress(pa.ArrowException, OverflowError, TypeError):
-                # pandas' times have nanoseconds, which Arrow leaves out unless it is told.
-                if isinstance(kind, tuple):
-                    unit = "ns" if hasattr(base, "nanosecond") else "us"
-                    return pa.array(cells, pa.timestamp(unit, None if kind[1] else "UTC"))
-                if issubclass(base, timedelta):
-                    return pa.array(cells, pa.duration("ns" if hasattr(base, "nanoseconds") else "us"))
-                return pa.array(np.array(cells) if issubclass(base, np.generic) else cells)
-            if len(cells) > 1:
-                # What a cell is must not depend on which others stand beside it: each is tried alone.
-                return None
-        # Whatever else there is is written as text, as it is into CSV.
-        return pa.array([str(cell) for cell in cells], pa.string())
-    except (pa.ArrowException, UnicodeError, ValueError, OverflowError):
-        return None
-
-
-_FREQUENT = frozenset({pa.string(), pa.int64(), pa.float64()})
-
-
-def _plain(array: Any) -> Any:
-    """Return an array of text, whole numbers, floats, truth values, days or times; None of what has no value."""
-    kind, types = array.type, pa.types
-    if kind in _FREQUENT:
-        return array
-    if types.is_dictionary(kind):
-        return _plain(array.dictionary_decode())
-    if types.is_decimal(kind) or types.is_time(kind):
-        return array.cast(pa.string())
-    if types.is_duration(kind):
-        return pa.array([_duration(one, kind.unit) for one in array.cast(pa.int64()).to_pylist()], pa.string())
-    if types.is_timestamp(kind):
-        return array if kind.tz is None else array.cast(pa.timestamp(kind.unit, "UTC"))
-    text = types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
-    number = types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
-    return array if text or number or types.is_date(kind) or types.is_null(kind) else None
-
-
-_UNITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}
-
-
-def _duration(length: int | None, unit: str) -> str | None:
-    """Return how pandas writes a duration."""
-    if length is None:
-        return None
-    seconds, fraction = divmod(length, 10 ** _UNITS[unit])
-    day, second = divmod(seconds, 24 * 3600)
-    clock = f"{second // 3600:02d}:{second // 60 % 60:02d}:{second % 60:02d}"
-    return f"{day} days {clock}.{fraction:0{_UNITS[unit]}d}" if fraction else f"{day} days {clock}"
-
-
 def _each(texts: Any, function: Callable[[str], Any], kind: pa.DataType) -> Any:
     """Return what a function makes of each text of an array, distinct ones once."""
-    if pa.types.is_string_view(texts.type):
-        texts = texts.cast(pa.string())
     coded = texts.dictionary_encode()
     found = [None if one is None else function(one) for one in _python(coded.dictionary)]
     return pa.array(found, kind).take(coded.indices)
@@ -432,7 +314,7 @@ def _spelled(floats: Any) -> Any:
 
 
 def _texts(array: Any, decimal: str, before: Before | None) -> pa.StringArray:
-    """Return the canonical texts of an array of :func:`_plain`."""
+    """Return the canonical texts of an array of :mod:`storage.raw_cells`."""
     kind, types = array.type, pa.types
     if types.is_integer(kind):
         return array.cast(pa.string())
@@ -457,7 +339,7 @@ _EXCHANGED = str.maketrans(".,", ",.")
 
 
 def _numbers(array: Any, decimal: str, before: Before | None) -> Floats:
-    """Return an array of :func:`_plain` as numbers, in double where they are floats in double."""
+    """Return an array of :mod:`storage.raw_cells` as numbers, in double where they are floats in double."""
     kind, types = array.type, pa.types
     if types.is_integer(kind) or kind == pa.float64():
         values: Floats = array.to_numpy(zero_copy_only=False).astype(np.float64, copy=False)
@@ -510,7 +392,7 @@ _A_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_
 
 
 def _days(array: Any, formats: Sequence[str], years: Years | None = None) -> Floats:
-    """Return the days of an array of :func:`_plain`."""
+    """Return the days of an array of :mod:`storage.raw_cells`."""
     kind, types = array.type, pa.types
     if types.is_date(kind) or types.is_timestamp(kind):
         steps = 1 if kind == pa.date32() else _A_DAY["ms" if types.is_date(kind) else kind.unit]

@@ -4,23 +4,22 @@ Stored models name these classes by their path, so the module and their names st
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
-import pandas as pd
-import pyarrow as pa
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, TransformerMixin
 
-from storage.cells import column_name
+from storage.cells import canonical
 from storage.columns.person import Person
 from storage.errors import InputError
+from storage.frames import find_frame, frame_of
 from storage.pictures.declaration import Pictures
 from storage.pictures.decoding import PictureError
 from storage.pictures.reading import read_contents, read_files
+from storage.raw_cells import pieces_of
 from storage.refs import OnViolation
 from storage.schema import Schema, Table, parse_schema
 
@@ -130,7 +129,8 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
 
         Parameters
         ----------
-        X : data frame, Arrow table or record batch, or mapping of column to cells
+        X : frame
+            As of :func:`storage.frames.frame_of`.
 
         Returns
         -------
@@ -152,7 +152,8 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
 
         Parameters
         ----------
-        X : data frame, Arrow table or record batch, or mapping of column to cells
+        X : frame
+            As of :func:`storage.frames.frame_of`.
 
         Raises
         ------
@@ -160,9 +161,9 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
             If a column is missing or named twice.
         """
         schema = self.declared
-        places = columns_of(X)
-        cells = {name: _cells(X, name, places) for name in self.feature_names_in_.tolist()}
-        rows = len(next(iter(cells.values())))
+        batch = frame_of(X).batch(self.feature_names_in_.tolist())
+        rows = batch.num_rows
+        cells = dict(zip(batch.schema.names, batch.columns, strict=True))
         examined = schema.examine(Table(cells, np.arange(rows), "rows", unit="row"), schema.inputs)
         refusals: list[str | None] = [None] * rows
         for one in examined:
@@ -182,21 +183,23 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
         }
         return Encoding(features, tuple(refusals), clipped)
 
-    def labels(self, y: NDArray[Any]) -> NDArray[Any]:
+    def labels(self, y: Any) -> NDArray[Any]:
         """Return labels, written as in the table, as the schema names them: numbers, or classes.
 
         What is no class is its text, and what is no number is NaN.
 
         Parameters
         ----------
-        y : array (m,)
+        y : column (m,)
+            Of any container, see :func:`storage.raw_cells.pieces_of`.
         """
-        label = self.declared.label
-        read = label.read(y.tolist() if y.dtype == object else y)
+        label, cells = self.declared.label, pieces_of(y).array()
+        read = label.read(cells)
         if isinstance(read, np.ndarray):
             return read
         encoded = label.encode(read)
-        return np.where(encoded.unclippable, y.astype(str), encoded.values[:, 0])
+        texts = canonical(cells).fill_null("NaN").to_numpy(zero_copy_only=False)
+        return np.where(encoded.unclippable, texts, encoded.values[:, 0])
 
     def people(self, X: Any) -> NDArray[np.object_]:
         """Return whose rows they are by the column that names people, (m,), None where it names nobody surely.
@@ -208,43 +211,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
         """
         schema = self.declared
         column = next(one for one in schema.columns if isinstance(one, Person))
-        return schema.whose(_cells(X, column.name, columns_of(X)))
-
-
-def _cells(table: Any, name: str, places: Mapping[str, Sequence[Any]]) -> Any:
-    """Return the cells of a column, an Arrow array or a list."""
-    there = places.get(name, ())
-    if len(there) != 1:
-        known = ", ".join(list(places)[:20]) + (", …" if len(places) > 20 else "")
-        what = "is there twice" if there else "is missing"
-        raise InputError(f"column {name!r} {what}; the rows have: {known}")
-    column = table.iloc[:, there[0]] if isinstance(table, pd.DataFrame) else table[there[0]]
-    if not isinstance(column, pd.Series):
-        return column if isinstance(column, (pa.Array, pa.ChunkedArray)) else list(column)
-    if column.dtype != object:
-        with suppress(pa.ArrowException, TypeError, ValueError):
-            # Missing is what pandas calls so, whatever the column's type.
-            array = pa.array(column, from_pandas=True)
-            if not isinstance(array.type, pa.BaseExtensionType):
-                return array
-    return list(column.astype(object))
-
-
-def columns_of(table: Any) -> dict[str, list[Any]]:
-    """Return by which places, or names, each column is found, by its canonical name."""
-    named: Iterable[tuple[Any, Any]]
-    if hasattr(table, "schema") and hasattr(table.schema, "names"):
-        named = enumerate(table.schema.names)
-    elif isinstance(table, pd.DataFrame):
-        named = enumerate(table.columns)
-    elif isinstance(table, Mapping):
-        named = ((name, name) for name in table)
-    else:
-        raise InputError(f"rows are a {type(table).__name__}; give a data frame with the table's columns")
-    places: dict[str, list[Any]] = {}
-    for place, name in named:
-        places.setdefault(column_name(name), []).append(place)
-    return places
+        return schema.whose(frame_of(X).batch([column.name]).column(0))
 
 
 PICTURE = "picture"
@@ -299,7 +266,7 @@ class PictureEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # 
 
         Parameters
         ----------
-        X : data frame with the column "picture", sequence of bytes, or array (m, d)
+        X : frame with the column "picture", sequence of bytes, or array (m, d)
             Each cell the bytes of a file. An array is of numbers already, in [0, 1]. No path is opened: whoever asks a
             served model would choose among the files of the machine that serves it.
 
@@ -363,16 +330,10 @@ class PictureEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # 
 
 def _pictures_of(X: Any) -> list[Any]:
     """Return the cells of the column of pictures, or of a sequence of them."""
-    if isinstance(X, pd.DataFrame):
-        names = {column_name(name): name for name in X.columns}
-        if PICTURE not in names:
-            raise InputError(f"the rows have no column {PICTURE!r}; they have: {', '.join(names)}")
-        return list(X[names[PICTURE]])
     if isinstance(X, (str, bytes)):
         raise InputError(f"one {type(X).__name__} was given; give a list, each the bytes of a picture's file")
-    if isinstance(X, Mapping):
-        return list(X[PICTURE])
-    return list(X)
+    frame = find_frame(X)
+    return list(X) if frame is None else frame.objects(PICTURE)
 
 
 Encoder = TableEncoder | PictureEncoder

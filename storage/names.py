@@ -1,6 +1,7 @@
 """Names and values from outside: which characters none has, and text as a terminal may be given it."""
 
 import re
+from collections.abc import Sequence
 
 from storage.errors import InputError
 
@@ -42,3 +43,9 @@ def require_visible(place: str, text: str) -> str:
             "the direction of writing are refused in names, values and classes: remove it"
         )
     return text
+
+
+def few(texts: Sequence[str], most: int = 8) -> str:
+    """Return the first of some texts in one line, and how many more there are."""
+    rest = len(texts) - most
+    return ", ".join([*texts[:most], *([f"and {rest} more"] if rest > 0 else [])])

@@ -462,6 +462,9 @@ class Schema:
             clipped=int((outside & good).sum()),
             **{"null" if self.keeps_rows else "dropped": int((~good).sum())},
         )
+        tally.cells.update(
+            {one.column.name: count for one in examined if (count := int((one.encoded.outside & good).sum()))}
+        )
         label = next(one for one in examined if isinstance(one.column, Label))
         inputs = [one for one in examined if one.column.width]
         features, plain = self.features(inputs), np.concatenate([_plain(one) for one in inputs], axis=1)

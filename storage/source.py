@@ -167,7 +167,21 @@ class Tally(Counter[str]):
     ``read`` are rows of the file, ``incomplete`` those with a missing cell, whatever becomes of them. ``outside`` are
     those with a cell that the schema does not admit, or with another number of cells; rows that are left out for a
     missing cell are not looked at further. Others were ``clipped``, ``dropped``, or made ``null`` records.
+
+    Attributes
+    ----------
+    cells : Counter of str
+        How many cells of each column were clipped.
     """
+
+    def __init__(self, **counts: int) -> None:
+        super().__init__(counts)
+        self.cells: Counter[str] = Counter()
+
+    def clear(self) -> None:
+        """Begin again."""
+        super().clear()
+        self.cells.clear()
 
     def to_json(self) -> dict[str, int]:
         """Return the counts as JSON, with those of the rows that are kept as they are or clipped."""

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from dpalgos.parameters import ParameterError
 from dpalgos.rows import Floats
+from storage.encoder import Clipped
 from storage.refs import TableColumn
 from tasks.datasets.scales import Scale
 
@@ -65,6 +66,18 @@ class Bounds:
         centred = (np.clip(np.asarray(rows, dtype=np.float64), self.low, self.high) - middle) * self._scale
         return np.concatenate([centred, np.full((len(centred), 1), _CONSTANT)], axis=1)
 
+    def clipped(self, rows: Floats, names: Sequence[Any] | None) -> dict[str, Clipped]:
+        """Return how many numbers of each column are outside its bounds, and in which row the first one is."""
+        outside = (rows < self.low) | (rows > self.high)
+        return {
+            self._name(at, names): Clipped(int(outside[:, at].sum()), int(outside[:, at].argmax()), "")
+            for at in np.flatnonzero(outside.any(axis=0)).tolist()
+        }
+
+    @staticmethod
+    def _name(at: int, names: Sequence[Any] | None) -> str:
+        return f"x{at}" if names is None else str(names[at])
+
     @property
     def places(self) -> tuple[TableColumn, ...]:
         """Which features are numbers, and what they are at the ends of their bounds; a constant is none."""
@@ -75,7 +88,7 @@ class Bounds:
         """Return the numbers' own units, by their names or their places."""
         ends = zip(self.low.tolist(), self.high.tolist(), strict=True)
         return tuple(
-            Scale(f"x{at}" if names is None else str(names[at]), "number", numbers=partial(_between, low, high))
+            Scale(self._name(at, names), "number", numbers=partial(_between, low, high))
             for at, (low, high) in enumerate(ends)
             if low < high
         )

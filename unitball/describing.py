@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,14 +16,17 @@ from tasks.datasets.request import IngestRequest
 from tasks.release.column_counts import plan_counts, price_of_counts, version_of
 from tasks.release.descriptions import DescribedColumn, terms_of
 from tasks.release.descriptions import describe as described
+from unitball.tables import bring_in, require_given
 from unitball.training import using_root
 from unitball.wording import checked, spoken_in_python
 
 
 @spoken_in_python()
 def describe(
-    dataset: str,
+    dataset: Any,
     *,
+    schema: Mapping[str, Any] | str | os.PathLike[str] | None = None,
+    name: str | None = None,
     epsilon: float | None = None,
     delta: float | None = None,
     trust: str | None = None,
@@ -39,8 +43,13 @@ def describe(
 
     Parameters
     ----------
-    dataset : str
-        A registered data set, or the name of a new one whose rows are given.
+    dataset : str or frame
+        A registered data set, or the name of a new one whose file is given. Or rows in memory, as of
+        :func:`unitball.train`, which are registered first.
+    schema : mapping or path, optional
+        Of rows in memory: what each column may hold (docs/schema.md).
+    name : str, optional
+        Of rows in memory: the name of their data set.
     epsilon : float, optional
         Of the release, for each row or person, above 0. Without it, public rows are described at 0.2, and so are
         private rows where that release is charged already.
@@ -59,8 +68,8 @@ def describe(
     root : path, optional
         ``UNITBALL_ROOT`` or the user's own by default.
     **rows
-        Of :class:`tasks.datasets.request.IngestRequest`, for rows that are brought in first: ``path``, ``format``,
-        ``schema_path``, ``epsilon_cap``, ``delta_cap``, ….
+        Of :class:`tasks.datasets.request.IngestRequest`, for rows that are registered first: of a file ``path``,
+        ``format``, ``schema_path``, …; of both ``account``, ``epsilon_cap``, ``delta_cap``, ``on_violation``, ….
 
     Returns
     -------
@@ -84,8 +93,12 @@ def describe(
     place = None if plot is None else Path(plot)
     if place is not None and place.exists():
         raise InputError(f"{place} exists; name another file, or remove it first")
+    given = not isinstance(dataset, str)
+    require_given(dataset, schema, name)
     with using_root(root):
-        if rows:
+        if given:
+            dataset = bring_in("describe", dataset, schema, name, rows)
+        elif rows:
             ingest(checked("describe", IngestRequest, {"name": dataset, **rows}))
         ensure_registered(dataset)
         planned = plan_counts(version_of(dataset, version), epsilon, delta=delta, trust=trust)

@@ -19,15 +19,18 @@ from dpalgos.score_curves import Calibration, ScoreSums, operating_points, platt
 from storage.cells import canonical
 from storage.columns.coding import codes_of
 from storage.columns.declarations import named_twice
+from storage.encoder import Clipped
 from storage.errors import InputError
 from storage.refs import OnViolation
 from tasks.release.metrics import Evaluation
 from unitball.fits import Target
-from unitball.guarantees import warn_of_order
 from unitball.parameter_checks import ends, finite, shown
+from unitball.pipelines import learns_nothing
 from unitball.private_estimator import PrivateEstimator, Scored
+from unitball.screen import warn_of_clipped, warn_of_order
 
 
+@learns_nothing
 @dataclass(eq=False, repr=False)
 class PrivateClassifier(Scored, ClassifierMixin, PrivateEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """A classifier that is differentially private towards the rows it is fitted on.
@@ -373,6 +376,7 @@ class PrivateClassifier(Scored, ClassifierMixin, PrivateEstimator):  # type: ign
         return tags
 
 
+@learns_nothing
 @dataclass(eq=False, repr=False)
 class PrivateRegressor(Scored, RegressorMixin, PrivateEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """A linear regression that is differentially private towards the rows it is fitted on.
@@ -428,6 +432,8 @@ class PrivateRegressor(Scored, RegressorMixin, PrivateEstimator):  # type: ignor
             )
         if declared is None and low == high:
             high = low + 1.0
+        if len(outside):
+            warn_of_clipped({"y": Clipped(len(outside), int(outside[0]), "")}, "the declared range")
         self._label_range = (float(low), float(high))
         return Target(np.clip(targets, low, high), label_range=(float(low), float(high)))
 

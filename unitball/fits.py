@@ -1,5 +1,6 @@
 """How rows in memory become a model: one plan, carried out in memory of public rows and by the door of private ones."""
 
+import math
 import os
 import secrets
 import tempfile
@@ -15,6 +16,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
+from dpalgos.accounting.composition import compose
 from dpalgos.algorithms import fit
 from dpalgos.column_maps import LearntColumns
 from dpalgos.guarantees import Numerics, PureEpsilon, rounded_up
@@ -48,6 +50,7 @@ from tasks.release.prices import price_of
 from tasks.release.storing import read_release
 from tasks.runtime.settings import current_layout, current_root
 from tasks.tracking.effects import counts_behind
+from tasks.tracking.results import proved_of
 from unitball.guarantees import IN_MEMORY_ALONE, NOT_REMEMBERED
 from unitball.training import MEMORY, one_at_a_time, root_of_one_call, using_root
 from unitball.wording import in_python
@@ -55,6 +58,8 @@ from unitball.wording import in_python
 _IN_MEMORY = "rows in memory"
 # Pays for one fit in a root that is removed with it.
 _NO_ACCOUNT = "none"
+# So many name a release for every command, and leave room in a terminal.
+_KEY_DIGITS = 12
 
 
 class BudgetError(BaseException):
@@ -180,19 +185,27 @@ class Fitted:
         return path
 
     @property
-    def charges(self) -> list[dict[str, str]]:
-        """Of each release that reads rows what it is, what it costs, who pays."""
+    def charges(self) -> list[dict[str, Any]]:
+        """Of each release that reads rows what it is, what it costs by itself, who pays, the beginning of its key."""
         return [
             {
+                "epsilon": self._epsilon(release),
                 "release": release.label,
-                "algorithm": release.name,
                 "loss": ", ".join(str(loss) for loss in release.guarantee().losses),
+                "algorithm": release.name,
                 "account": self.account,
-                "key": release.key,
+                "key": release.key[:_KEY_DIGITS],
             }
             for release in self.plan.releases
             if release.reads_rows
         ]
+
+    def _epsilon(self, release: PlannedRelease) -> float:
+        """Return what a release costs by itself, at the delta of the fit; infinite where nothing is proved."""
+        proved, guarantee = proved_of(self.plan), release.guarantee()
+        if proved is None or not guarantee.proved:
+            return math.inf
+        return rounded_up(compose(guarantee.losses).epsilon(proved.delta), 4)
 
 
 def row_map(normalisation: str) -> RowMap:

@@ -1,9 +1,7 @@
-"""What is proved of a fitted model and what no guarantee of an estimator covers, of which it warns."""
+"""What is proved of a fitted model, and what no guarantee of an estimator covers."""
 
-import warnings
 from dataclasses import dataclass
-from functools import cache
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from tasks.tracking.results import Proved
 
@@ -21,50 +19,7 @@ IN_MEMORY_ALONE = (
 )
 
 
-@cache
-def warn_of_scores() -> None:
-    """Warn once in a process: Python itself forgets what it has shown whenever somebody changes its filters."""
-    warnings.warn(
-        "a score on private rows is exact and no release: keep it to yourself, and what is chosen by it",
-        UserWarning,
-        stacklevel=2,
-    )
-
-
-@cache
-def warn_of_fits(family: str, account: str | None, epsilon: float, delta: float) -> None:
-    """Warn once of the fits of a search or a cross-validation, before the first one.
-
-    Parameters
-    ----------
-    family : str
-        Names the estimator that all of them are clones of.
-    account : str or None
-    epsilon, delta : float
-        Of the first fit.
-    """
-    who = f"charged to account {account!r}" if account else "counted by no account"
-    warnings.warn(
-        f"each fit of a search or a cross-validation is a release of its own, {who}: the first costs epsilon "
-        f"{epsilon:g} at delta {delta:g}, and the fits of all folds and candidates add up",
-        UserWarning,
-        stacklevel=2,
-    )
-
-
-@cache
-def warn_of_order(classes: tuple[Any, ...]) -> None:
-    """Warn once of classes that are declared in another order than scikit-learn's scorers take them to be in."""
-    warnings.warn(
-        f"classes are declared as {', '.join(map(repr, classes))}, which is not their sorted order, and scikit-learn's "
-        "scorers by name (roc_auc, neg_log_loss, average_precision, …) take classes for sorted: they would score the "
-        "other class. Declare them sorted, or give make_scorer(…) pos_label or labels",
-        UserWarning,
-        stacklevel=2,
-    )
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class FitGuarantee:
     """What is proved of a fitted model, and what is outside.
 
@@ -81,6 +36,9 @@ class FitGuarantee:
     proved: Proved | None
     remembered: str = ""
     not_covered: ClassVar[tuple[str, ...]] = NOT_COVERED
+
+    def __repr__(self) -> str:
+        return f"FitGuarantee({self.proved or 'nothing is proved'})"
 
     def __str__(self) -> str:
         if self.proved is None:

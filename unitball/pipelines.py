@@ -5,13 +5,15 @@ a scaler's mean moves with every row. There is no telling from outside what a cl
 classes that are known to learn nothing, each with the settings under which that is so; everything else is named.
 """
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import scipy
+from sklearn.base import BaseEstimator
 from sklearn.compose import ColumnTransformer, TransformedTargetRegressor, make_column_selector
 from sklearn.feature_extraction import FeatureHasher
 from sklearn.feature_extraction.text import HashingVectorizer
@@ -34,7 +36,8 @@ from sklearn.random_projection import GaussianRandomProjection, SparseRandomProj
 
 from dpalgos.pipeline import UnitBallClipper
 from storage.encoder import PictureEncoder, TableEncoder
-from unitball.estimators import PrivateClassifier, PrivateRegressor
+
+_Class = TypeVar("_Class", bound=type)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,8 +134,6 @@ def _knots(step: SplineTransformer) -> str | None:
 
 
 _KNOWN: dict[type, Callable[[Any], str | None]] = {
-    PrivateClassifier: _learns_nothing,
-    PrivateRegressor: _learns_nothing,
     TableEncoder: _learns_nothing,
     PictureEncoder: _learns_nothing,
     UnitBallClipper: _learns_nothing,
@@ -155,6 +156,13 @@ _KNOWN: dict[type, Callable[[Any], str | None]] = {
     SplineTransformer: _knots,
 }
 """Classes, and no subclasses of them, that learn nothing from rows but their number of features; or why one does."""
+
+
+def learns_nothing(kind: _Class) -> _Class:
+    """Let a class be known to learn nothing from rows outside its own guarantee; to be used as a decorator."""
+    _KNOWN[kind] = _learns_nothing
+    return kind
+
 
 _SKIPPED = ("passthrough", "drop", None)
 
@@ -201,6 +209,21 @@ def check_pipeline(pipeline: Any) -> tuple[PipelineFinding, ...]:
     ['standardscaler']
     """
     return tuple(_findings(pipeline, ""))
+
+
+def fitted_around(estimator: Any) -> tuple[PipelineFinding, ...]:
+    """Name what learns from rows and is being fitted around an estimator, as far as its own fit can see it.
+
+    Seen are the estimators whose ``fit`` has called this one in this thread: pipelines, searches, calibrations. What
+    was fitted before, and what fits in another thread or process, is not.
+    """
+    around = None
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name.startswith("fit") and isinstance(one := frame.f_locals.get("self"), BaseEstimator):
+            around = one if one is not estimator else around
+        frame = frame.f_back
+    return () if around is None else check_pipeline(around)
 
 
 def _findings(step: Any, place: str) -> Iterator[PipelineFinding]:

@@ -5,7 +5,7 @@ import os
 import secrets
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, fields
 from pathlib import Path
 from typing import Any, Self
 
@@ -25,13 +25,14 @@ from dpalgos.parameters import ParameterError
 from dpalgos.registry import names
 from dpalgos.rows import Floats
 from dpalgos.score_curves import ScoreSums
-from storage.documents import read_yaml
-from storage.encoder import TableEncoder, columns_of
+from storage.encoder import TableEncoder
 from storage.errors import InputError
+from storage.frames import find_frame, frame_of, number_rows
 from storage.ledger.entries import require_name
 from storage.people import MOST_ROWS, People, identifiers, named
+from storage.readers.in_memory import document_of
 from storage.refs import OnViolation
-from storage.several import patterned, settled
+from storage.schema import parse_schema
 from tasks.accounts.room import one_more_run
 from tasks.datasets.scales import scales_under
 from tasks.planning.configuration import TrainingConfig, faults
@@ -53,8 +54,10 @@ from unitball.fits import (
     fit_through_the_door,
     row_map,
 )
-from unitball.guarantees import FitGuarantee, warn_of_fits, warn_of_scores
+from unitball.guarantees import FitGuarantee
 from unitball.parameter_checks import require_number, require_whole, said_of_rows, shown
+from unitball.pipelines import fitted_around
+from unitball.screen import warn_of_clipped, warn_of_fits, warn_of_scores, warn_of_steps
 from unitball.training import MEMORY, budget, using_root
 from unitball.wording import in_python
 
@@ -88,6 +91,13 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
     disjoint_people: str = ""
     on_violation: str = "refuse"
     test_fraction: float = 0.0
+
+    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
+        """Return the class and the parameters that are not the default, each cut where it is long."""
+        given = {one.name: getattr(self, one.name) for one in fields(self)}
+        defaults = {one.name: one.default for one in fields(self)}
+        changed = [f"{name}={shown(value)}" for name, value in given.items() if repr(value) != repr(defaults[name])]
+        return f"{type(self).__name__}({', '.join(changed)})"
 
     def __sklearn_clone__(self) -> Any:
         cloned = super().__sklearn_clone__()
@@ -124,12 +134,13 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             if self._cloned:
                 warn_of_fits(self._family, self.account, float(self._epsilon), float(self.delta))
                 warn_of_scores()
+            warn_of_steps(fitted_around(self))
         rows, y = self._rows(X, y)
-        grouped = self._grouped(X, groups, len(y))
+        grouped = self._grouped(rows, groups, len(y))
         self._encoding = self._encoder(rows)
-        self._places = self._encoding.places if self.schema is None else self._columns.declared.places
+        self._places = self._columns.declared.places if self._encoding is None else self._encoding.places
         target = self._target(y)
-        features = np.asarray(self._encoding(rows))
+        features = self._encoded(rows)
         if self.test_fraction > 0 and (len(y) if grouped is None else grouped.records) == 1:
             raise ParameterError("there is one sample, and some are to be held out; give more, or test_fraction=0")
         config = self._configuration(len(y) if grouped is None else grouped.records, features.shape[1])
@@ -227,7 +238,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
     @property
     def _epsilon(self) -> float:
         """Of a fit: the stated one, or the default of public rows, which is proposed for private ones."""
-        return RUN_EPSILON if self.epsilon is None else self.epsilon
+        return RUN_EPSILON if self.epsilon is None else float(self.epsilon)
 
     @property
     def _threshold(self) -> float:
@@ -239,8 +250,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
 
     @property
     def charges_(self) -> pd.DataFrame:
-        """A line a release that reads rows: what it is, what it costs, who pays."""
-        return pd.DataFrame(self._charged, columns=["release", "algorithm", "loss", "account", "key"])
+        """A line per release that reads rows: what it is, what it costs by itself at the fit's delta, who pays."""
+        return pd.DataFrame(self._charged, columns=["epsilon", "release", "loss", "algorithm", "account", "key"])
 
     def remaining_budget(self) -> float | None:
         """Return the largest epsilon of one more fit that the account would admit; None without an account.
@@ -260,7 +271,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             raise ParameterError(f"the schema's column {people.column} says whose rows they are; leave groups out")
         if groups is not None:
             people = People("groups", self.rows_per_person)
-            names = identifiers(np.asarray(groups, dtype=object).ravel().tolist())
+            names = identifiers(np.ravel(groups).tolist() if len(np.shape(groups)) > 1 else groups)
         elif people is not None:
             names = self._columns.people(X)
         if people is None:
@@ -286,7 +297,12 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         ------
         ParameterError
         """
-        require_number("epsilon", self._epsilon, "above 0 and at most 1000", lambda value: 0 < value <= 1000)
+        require_number(
+            "epsilon",
+            RUN_EPSILON if self.epsilon is None else self.epsilon,
+            "above 0 and at most 1000",
+            lambda value: 0 < value <= 1000,
+        )
         require_number("delta", self.delta, "from 0 to below 1, below one over the rows", lambda value: 0 <= value < 1)
         require_number("test_fraction", self.test_fraction, "from 0 to below 1", lambda value: 0 <= value < 1)
         require_whole("repetition", self.repetition, 0)
@@ -346,52 +362,68 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             )
 
     def _rows(self, X: Any, y: Any) -> tuple[Any, NDArray[Any]]:
+        """Return rows as numbers, or as a frame where a schema is declared, and their labels."""
         if self.schema is None:
-            try:
-                checked, labels = validate_data(self, X, y, dtype=np.float64, y_numeric=self._numeric)
-            except ValueError as error:
-                if "inconsistent numbers of samples" in str(error):
-                    raise ParameterError(
-                        f"y has {len(y)} labels and X has {len(X)} rows; give each row one label"
-                    ) from None
-                raise ParameterError(said_of_rows(error)) from None
-            return checked, labels
-        self._columns = self._table(X)
+            return self._validated(X, y, y_numeric=self._numeric)
+        rows = frame_of(X)
+        document, called = document_of(self.schema, rows)
+        parse_schema(document, called)
+        self._columns = TableEncoder(document, on_violation=str(self.on_violation))
         self.feature_names_in_, self.n_features_in_ = self._columns.feature_names_in_, self._columns.n_features_in_
         if y is None:
             raise ParameterError("y is None; give each row its label")
-        labels = np.asarray(y)
-        if labels.ndim > 1 and labels.shape[1:] != (1,):
-            raise ParameterError(f"y has shape {labels.shape}; give each row one label, (m,)")
-        rows = len(next(iter(X.values()), ())) if isinstance(X, Mapping) else len(X)
-        if len(labels) != rows:
-            raise ParameterError(f"y has {len(labels)} labels and X has {rows} rows; give each row one label")
-        if not rows:
+        shape = np.shape(y)
+        if not shape or (len(shape) > 1 and shape[1:] != (1,)):
+            raise ParameterError(f"y has shape {shape}; give each row one label, (m,)")
+        if shape[0] != rows.rows:
+            raise ParameterError(f"y has {shape[0]} labels and X has {rows.rows} rows; give each row one label")
+        if not rows.rows:
             raise ParameterError("X has 0 rows; at least one is needed to fit")
-        return X, self._labels(labels)
+        return rows, self._labels(y)
+
+    def _validated(self, X: Any, *y: Any, **given: Any) -> Any:
+        """Return rows of numbers as scikit-learn validates them, frames converted by our own rules before."""
+        frame = find_frame(X)
+        if frame is not None:
+            X = pd.DataFrame(number_rows(frame), columns=X.columns if hasattr(X, "iloc") else list(frame.names))
+        elif getattr(getattr(X, "dtype", None), "kind", "") in ("m", "M"):
+            raise ParameterError(f"X is an array of {X.dtype}, and numbers are needed; declare a schema")
+        try:
+            return validate_data(self, X, *y, dtype=np.float64, **given)
+        except ValueError as error:
+            if y and "inconsistent numbers of samples" in str(error):
+                raise ParameterError(
+                    f"y has {len(y[0])} labels and X has {len(X)} rows; give each row one label"
+                ) from None
+            raise ParameterError(said_of_rows(error)) from None
 
     def _labels(self, y: Any) -> NDArray[Any]:
         """Return labels as the schema names them, where it declares them."""
-        labels = np.asarray(y).ravel()
-        named = self.schema is None or getattr(self, self._declares) is not None
-        return labels if named else self._columns.labels(labels)
+        if self.schema is None or getattr(self, self._declares) is not None:
+            return np.asarray(y).ravel()
+        return self._columns.labels(np.ravel(y) if len(np.shape(y)) > 1 else y)
 
-    def _table(self, X: Any) -> TableEncoder:
-        """Return what encodes rows like these, whose columns settle what the schema's patterns take."""
-        document = self.schema if isinstance(self.schema, Mapping) else read_yaml(Path(str(self.schema)))
-        if patterned(document):
-            document = settled(document, "schema", [*columns_of(X)])
-        return TableEncoder(dict(document), on_violation=str(self.on_violation))
-
-    def _encoder(self, rows: Any) -> Any:
+    def _encoder(self, rows: Any) -> Bounds | None:
+        """Return how numbers are encoded; None where a schema says it."""
         if self.schema is not None:
-            return self._columns.transform
+            return None
         # None are declared of public rows alone.
         bounds = (rows.min(axis=0), rows.max(axis=0)) if self.bounds is None else self.bounds
         return Bounds.of(bounds, rows.shape[1])
 
+    def _encoded(self, rows: Any) -> Floats:
+        """Return encoded rows, and warn of cells that were clipped to what is declared."""
+        if self._encoding is None:
+            encoding = self._columns.encode_or_raise(rows)
+            warn_of_clipped(encoding.clipped, "the schema")
+            return encoding.features
+        if self.bounds is not None:
+            names = getattr(self, "feature_names_in_", None)
+            warn_of_clipped(self._encoding.clipped(rows, names), "their bounds")
+        return self._encoding(rows)
+
     def _set_coefficients(self, weights: Floats, intercept: Floats) -> None:
-        if isinstance(self._encoding, Bounds):
+        if self._encoding is not None:
             coefficients, constants = self._encoding.unscaled(weights)
             # A row is scaled by its norm before the model's own intercept is added; without one the map is linear.
             self.coef_, self.intercept_ = coefficients, constants + intercept
@@ -407,13 +439,9 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
 
     def _raw_scores(self, X: Any) -> Floats:
         check_is_fitted(self)
-        if self.schema is None:
-            # A delivery may be empty, and so is what is said of it.
-            try:
-                X = validate_data(self, X, reset=False, dtype=np.float64, ensure_min_samples=0)
-            except ValueError as error:
-                raise ParameterError(said_of_rows(error)) from None
-        return self._raw_scores_of(np.asarray(self._encoding(X)))
+        # A delivery may be empty, and so is what is said of it.
+        rows = X if self._encoding is None else self._validated(X, reset=False, ensure_min_samples=0)
+        return self._raw_scores_of(self._encoded(rows))
 
     def _raw_scores_of(self, encoded: Floats) -> Floats:
         seen = row_map(self._normalisation)(encoded)
@@ -432,7 +460,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             If no column has a declared range or values.
         """
         check_is_fitted(self)
-        if self.schema is None:
+        if self._encoding is not None:
             known, scales = self._encoding.places, self._encoding.scales(getattr(self, "feature_names_in_", None))
             missing = self._encoding.middle()
         else:

@@ -1,32 +1,38 @@
-"""Data frames as data sets: the rows that a notebook has, under a schema, brought in as a file of theirs would be."""
+"""Data frames as data sets: the rows that a notebook has, under a schema, registered as those of a file would be."""
 
+import difflib
 import os
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
-import yaml
-
 from dpalgos.parameters import ParameterError
-from storage.cells import canonical, column_name
-from storage.encoder import columns_of
-from storage.errors import InputError, RefusedError
+from storage.frames import frame_of
+from storage.readers.in_memory import DeclaredFrame
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import AccountRequest, IngestRequest
-from tasks.runtime.settings import current_layout
+from unitball.screen import tell
 from unitball.wording import checked
 
 TERMS = (*AccountRequest.model_fields, "on_violation", "visibility")
-"""What may be said of rows that are brought in, beside their name and their schema."""
+"""What may be said of rows that are given, in addition to their name and their schema."""
+
+
+def require_given(dataset: Any, schema: object, name: object) -> None:
+    """Refuse a schema or a name for a data set that is registered already."""
+    if isinstance(dataset, str) and (schema is not None or name is not None):
+        raise ParameterError(
+            f"schema and name are of rows that are given, and {dataset!r} names a registered data set, which has its "
+            "own; leave them out"
+        )
 
 
 def bring_in(
-    rows: Any, schema: Mapping[str, Any] | str | os.PathLike[str] | None, name: str | None, terms: Mapping[str, Any]
+    function: str,
+    rows: Any,
+    schema: Mapping[str, Any] | str | os.PathLike[str] | None,
+    name: str | None,
+    terms: Mapping[str, Any],
 ) -> str:
     """Register the rows of a data frame as a version of a data set in the current root, and return its name.
 
@@ -34,8 +40,10 @@ def bring_in(
 
     Parameters
     ----------
-    rows : data frame, Arrow table, mapping of column to cells, or what gives an Arrow stream, such as polars' frames
-        The label is one of its columns.
+    function : str
+        Which function was called, for messages.
+    rows : frame
+        As of :func:`storage.frames.frame_of`. The label is one of its columns.
     schema : mapping or path
     name : str
     terms : mapping
@@ -55,53 +63,11 @@ def bring_in(
             f"the rows are a {type(rows).__name__}, and {are} missing: name='visits' is what data set and model "
             "will go by, and schema= says what each column may hold, the label's too (docs/schema.md)"
         )
-    table = _arrow(rows)
-    layout = current_layout()
-    layout.private.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=layout.private, prefix="frame-") as folder:
-        path, declared = Path(folder, "rows.parquet"), Path(folder, "schema.yaml")
-        pq.write_table(table, path)
-        if isinstance(schema, Mapping):
-            declared.write_text(yaml.safe_dump(dict(schema), allow_unicode=True, sort_keys=False), "utf-8")
-        else:
-            declared = Path(schema)
-        request = {"name": name, "format": "parquet", "path": path, "schema_path": declared, **terms}
-        with _spoken_of_frames({str(path): "the data frame", str(Path(folder, "schema.yaml")): "schema"}):
-            ingest(checked("train", IngestRequest, request))
+    declared = schema if isinstance(schema, Mapping) else Path(schema)
+    for key in terms:
+        if key not in TERMS:
+            near = difflib.get_close_matches(key, TERMS, n=3, cutoff=0.4) or [*TERMS]
+            raise ParameterError(f"{function} has no parameter {key!r} of rows in memory; nearest: {', '.join(near)}")
+    request = checked(function, IngestRequest, {"name": name, **terms})
+    ingest(request, told=tell, rows=DeclaredFrame(frame=frame_of(rows), schema=declared))
     return name
-
-
-@contextmanager
-def _spoken_of_frames(called: Mapping[str, str]) -> Iterator[None]:
-    """Let errors call files that nobody has made, and that are gone by then, what they stand for."""
-    try:
-        yield
-    except (InputError, RefusedError) as error:
-        said = str(error)
-        for path, name in called.items():
-            said = said.replace(path, name)
-        error.args = (said, *error.args[1:])
-        raise
-
-
-def _arrow(rows: Any) -> pa.Table:
-    """Return rows as an Arrow table, each column under its canonical name."""
-    if not isinstance(rows, (pd.DataFrame, Mapping, pa.Table)) and hasattr(rows, "__arrow_c_stream__"):
-        rows = pa.table(rows)
-    if isinstance(rows, pa.RecordBatch):
-        rows = pa.Table.from_batches([rows])
-    columns = []
-    for places in columns_of(rows).values():
-        columns += [rows.iloc[:, place] if isinstance(rows, pd.DataFrame) else rows[place] for place in places]
-    names = [name for name, places in columns_of(rows).items() for _ in places]
-    return pa.Table.from_arrays([_column(cells) for cells in columns], names=[column_name(name) for name in names])
-
-
-def _column(cells: Any) -> Any:
-    """Return a column as Arrow has it; what has cells of several kinds as their canonical texts."""
-    if isinstance(cells, (pa.Array, pa.ChunkedArray)):
-        return cells
-    try:
-        return pa.Array.from_pandas(cells) if isinstance(cells, pd.Series) else pa.array(list(cells))
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
-        return canonical(cells if isinstance(cells, pd.Series) else list(cells))

@@ -8,7 +8,6 @@ import os
 import shutil
 import tempfile
 import threading
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -234,7 +233,7 @@ class TrainedModel:
 
         Parameters
         ----------
-        rows : data frame of the table's columns, or array (m, d) where the set has no schema
+        rows : frame of the table's columns (see :func:`unitball.train`), or array (m, d) where the set has no schema
         """
         return predicted(self.pipeline, rows)
 
@@ -250,9 +249,13 @@ class TrainedModel:
         """
         if not hasattr(self.pipeline, "predict_proba"):
             raise InputError("this model has no probabilities: train two classes with roc=True to calibrate it")
+        from tasks.tracking.flavor import encoded
+
+        found, classes = encoded(self.pipeline, rows), list(self.pipeline.classes_)
         # A delivery may be empty.
-        probabilities = self.pipeline.predict_proba(rows) if len(rows) else np.empty((0, len(self.pipeline.classes_)))
-        return pd.DataFrame(probabilities, columns=list(self.pipeline.classes_), index=getattr(rows, "index", None))
+        given = len(found.features)
+        probabilities = found.rest.predict_proba(found.features) if given else np.empty((0, len(classes)))
+        return pd.DataFrame(probabilities, columns=classes, index=index_of(rows))
 
     def predict_interval(self, rows: Any, coverage: float = 0.9) -> pd.DataFrame:
         """Return an interval for each row, of a model of a number whose errors on held-out rows were released.
@@ -394,9 +397,10 @@ def train(
     ----------
     dataset : str or data frame
         A registered data set, or one that scikit-learn brings along. Or rows, with the label among their columns: a
-        data frame, an Arrow table, a mapping of column to cells, whatever gives an Arrow stream (polars). They are
-        registered first, as ``unitball ingest`` does with a file; equal rows under an equal schema are the version that
-        is there, and the same run on them costs nothing.
+        data frame of pandas or polars, an Arrow table, an object that gives an Arrow stream, a mapping of column to
+        cells, a list of records. Columns that the schema does not name are not looked at. Rows are registered first, as
+        ``unitball ingest`` does with a file; equal rows under an equal schema are the version that is there, and the
+        same run on them costs nothing.
     schema : mapping or path, optional
         Of rows that are given: what each column may hold (docs/schema.md).
     name : str, optional
@@ -420,20 +424,16 @@ def train(
         For settings that do not fit.
     """
     # With scikit-learn, which whoever asks for a budget does without.
-    from unitball.tables import TERMS, bring_in
+    from unitball.tables import TERMS, bring_in, require_given
 
     given = not isinstance(dataset, str)
-    if not given and (schema is not None or name is not None):
-        raise ParameterError(
-            f"schema and name are of rows that are given, and {dataset!r} names a registered data set, which has its "
-            "own; leave them out"
-        )
+    require_given(dataset, schema, name)
     terms = {key: settings.pop(key) for key in TERMS if given and key in settings}
     # What does not fit is refused before rows are registered.
     config = checked("train", TrainingConfig, {"dataset": name or "rows" if given else dataset, **settings})
     with using_root(root):
         with one_at_a_time(config.dataset) if given else nullcontext():
-            dataset = bring_in(dataset, schema, name, terms) if given else dataset
+            dataset = bring_in("train", dataset, schema, name, terms) if given else dataset
             ensure_registered(config.dataset, config.public_dataset)
             prepared = require_feasible(with_epsilon(config, find_dataset(config.dataset)))
         if config.epsilon is None and (price := price_of([prepared])) is not None:
@@ -487,7 +487,7 @@ def predict(
     ----------
     model : str
         ``NAME`` for the newest version, ``NAME@champion`` or ``NAME/version``, as in ``digits.noisy-gd``.
-    rows : data frame of the table's columns, or array (m, d) where the set has no schema
+    rows : frame of the table's columns (see :func:`unitball.train`), or array (m, d) where the set has no schema
         Of pictures: the path of a folder, a list of paths, a data frame whose column ``picture`` holds the bytes of
         files, or an array of numbers in [0, 1].
     interval, sets : float, optional
@@ -515,27 +515,24 @@ def predict(
 
 def predicted(pipeline: Any, rows: Any) -> pd.Series:
     """Return a prediction for each row, and warn of cells that the schema does not admit and that were clipped."""
-    # With scikit-learn, which whoever asks for a budget does without.
-    from storage.encoder import PictureEncoder, TableEncoder
-    from tasks.tracking.flavor import predictions_of
+    # With scikit-learn, which a question about a budget does without.
+    from storage.encoder import PictureEncoder
+    from tasks.tracking.flavor import encoded, predictions_of
+    from unitball.screen import warn_of_clipped
 
     if isinstance(pipeline[0], PictureEncoder):
         return _predicted_pictures(pipeline, rows)
-    if isinstance(pipeline[0], TableEncoder) and len(rows):
-        encoding = pipeline[0].encode_or_raise(rows)
-        predictions = pipeline[1:].predict(encoding.features)
-        for name, clipped in encoding.clipped.items():
-            # No value: a notebook keeps what was said, and whoever asks has the rows.
-            cells, were = ("cell is", "was") if clipped.cells == 1 else ("cells are", "were")
-            warnings.warn(
-                f"column {name}: {clipped.cells} {cells} outside the schema and {were} clipped, the first in row "
-                f"{clipped.row + 1}",
-                UserWarning,
-                stacklevel=3,
-            )
-    else:
-        predictions = predictions_of(pipeline, rows)
-    return pd.Series(predictions, index=getattr(rows, "index", None), name="prediction")
+    found = encoded(pipeline, rows)
+    warn_of_clipped(found.clipped, "the schema")
+    return pd.Series(predictions_of(found.rest, found.features), index=index_of(rows), name="prediction")
+
+
+def index_of(rows: Any) -> Any:
+    """Return what a pandas frame calls its rows; None of other rows."""
+    from storage.frames import find_frame
+
+    frame = find_frame(rows)
+    return None if frame is None else frame.index
 
 
 def covered(pipeline: Any, rows: Any, *, interval: float | None = None, sets: float | None = None) -> pd.DataFrame:
@@ -544,7 +541,8 @@ def covered(pipeline: Any, rows: Any, *, interval: float | None = None, sets: fl
     from tasks.tracking.flavor import Covering, scores_of
 
     found = scores_of(pipeline, rows, covering=Covering(interval, sets))
-    found.index = getattr(rows, "index", found.index)
+    if (index := index_of(rows)) is not None:
+        found.index = index
     return found
 
 
@@ -554,7 +552,7 @@ def _predicted_pictures(pipeline: Any, rows: Any) -> pd.Series:
     from tasks.tracking.flavor import predictions_of
 
     encoder, paths = pipeline[0], None
-    index = rows.index if isinstance(rows, (pd.DataFrame, pd.Series)) else None
+    index = rows.index if isinstance(rows, pd.Series) else index_of(rows)
     if isinstance(rows, (str, os.PathLike)):
         asked = list(asked_pictures(Path(rows), 4096))
         index, paths = [name for one in asked for name in one.names], [path for one in asked for path in one.paths]

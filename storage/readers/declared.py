@@ -25,14 +25,14 @@ from storage.source import (
     require_file,
 )
 
-Tables = Callable[[Path, Schema, OnViolation], Iterator[Table]]
-"""What gives the rows of a file."""
+Tables = Callable[[Any, Schema, OnViolation], Iterator[Table]]
+"""What gives the rows of a file, or of a frame."""
 
 
 def encoded_rows(
-    read: Tables, files: Sequence[Path], schema: Schema, on_violation: OnViolation, tally: Tally, held: object = None
+    read: Tables, files: Sequence[Any], schema: Schema, on_violation: OnViolation, tally: Tally, held: object = None
 ) -> Iterator[Block]:
-    """Yield the rows of files, encoded as a schema declares; the tally begins again with each reading.
+    """Yield the rows of files or frames, encoded as a schema declares; the tally begins again with each reading.
 
     ``held`` is what has to last as long as the rows are read.
     """
@@ -47,7 +47,7 @@ def declared_source(
     place: str,
     options: ReadOptions,
     schema: Schema,
-    parts: Mapping[str, tuple[Tables, Sequence[Path]]],
+    parts: Mapping[str, tuple[Tables, Sequence[Any]]],
     held: object = None,
 ) -> Source:
     """Return the source of rows whose schema says all that is to be known of them."""

@@ -21,8 +21,11 @@ from storage.datasets import (
 from storage.errors import InputError, RefusedError
 from storage.layout import Layout
 from storage.ledger.charges import Cap, require_cap, require_small_delta
+from storage.names import few
 from storage.pictures.places import Known
 from storage.readers.by_name import BUNDLED
+from storage.readers.in_memory import FORMAT as FRAME
+from storage.readers.in_memory import DeclaredFrame, frame_source
 from storage.readers.raw_tables import expected_rows
 from storage.refs import DatasetRef, Visibility
 from storage.results import query_dataset
@@ -40,9 +43,9 @@ BUNDLED_FORMAT = "sklearn"
 _ONE_ROW_A_LINE = ("csv", "libsvm", "parquet")
 
 
-def _require_own_name(request: IngestRequest) -> None:
+def _require_own_name(request: IngestRequest, *, own: bool) -> None:
     """Refuse rows of one's own under the name of a set that comes along, which nobody could ask for any more."""
-    if request.name in BUNDLED and (request.path is not None or request.parties):
+    if request.name in BUNDLED and (own or request.path is not None or request.parties):
         raise InputError(
             f"{request.name} is the name of a set that scikit-learn brings along, which rows of your own would hide; "
             f"choose another name, such as my_{request.name}"
@@ -50,15 +53,18 @@ def _require_own_name(request: IngestRequest) -> None:
 
 
 def _source(
-    request: IngestRequest, earlier: Known, told: Callable[[str], object], noted: Callable[[str], object]
+    request: IngestRequest,
+    earlier: Known,
+    told: Callable[[str], object],
+    noted: Callable[[str], object],
+    rows: DeclaredFrame | None,
 ) -> Source:
     if request.path is not None and request.parties:
         raise InputError(
             f"rows come from --path {request.path} or from the parties' files (--party), and both are given; leave one "
             "of them out"
         )
-    bundled = request.path is None and not request.parties
-    format_name = request.format or (BUNDLED_FORMAT if bundled else None)
+    format_name = _format(request, rows)
     if format_name is None:
         raise InputError(f"say what format the file has: --format {', '.join(reader_names())}")
     options = ReadOptions(
@@ -78,7 +84,9 @@ def _source(
         told=told,
         noted=noted,
     )
-    if request.parties:
+    if rows is not None:
+        source = frame_source(rows, options)
+    elif request.parties:
         each = {name: replace(options, earlier=earlier.get(name, {})) for name in request.parties}
         source = concatenate(
             {name: read_source(format_name, path, each[name]) for name, path in request.parties.items()}
@@ -87,6 +95,7 @@ def _source(
         source = read_source(format_name, request.path or request.name, options)
     files = [*request.parties.values()] if request.parties else [request.path] if request.path else []
     expected = [expected_rows(file) for file in files] if format_name in _ONE_ROW_A_LINE else []
+    expected = [rows.frame.rows] if rows is not None else expected
     known = {"train": sum(filter(None, expected))} if expected and None not in expected else source.expected
     parts = {
         part: Counted(blocks, lambda block: len(block.labels), f"reading {part}", known.get(part))
@@ -95,10 +104,20 @@ def _source(
     return replace(source, parts=parts, columns=request.columns or source.columns)
 
 
+def _format(request: IngestRequest, rows: DeclaredFrame | None) -> str | None:
+    """Return what the rows are kept in; None where nothing says it of files."""
+    if rows is not None:
+        return FRAME
+    bundled = request.path is None and not request.parties
+    return request.format or (BUNDLED_FORMAT if bundled else None)
+
+
 def ingest(
     request: IngestRequest,
     told: Callable[[str], object] = lambda line: None,
     noted: Callable[[str], object] = lambda line: None,
+    *,
+    rows: DeclaredFrame | None = None,
 ) -> DatasetRef:
     """Read rows, check them, store them as a version and register it; nothing half-made is left behind.
 
@@ -106,10 +125,13 @@ def ingest(
     ----------
     request : IngestRequest
     told : callable
-        Is told of each picture that is left out, and why: for the owner's screen alone.
+        Is told of each picture that is left out, and why, and of cells of a frame that were clipped: for the owner's
+        screen alone.
     noted : callable
         Is told, before rows are read and an account is opened, what may be wrong with whose pictures they are: for the
         owner's screen alone.
+    rows : DeclaredFrame, optional
+        Rows in memory, in place of files.
 
     Raises
     ------
@@ -119,7 +141,7 @@ def ingest(
         If private rows come without a cap or with a delta of 1/n or more, if public rows are private rows of this
         root, or if private rows are stored under another account and nobody declared the people disjoint.
     """
-    _require_own_name(request)
+    _require_own_name(request, own=rows is not None)
     layout = current_layout()
     catalog = open_catalog()
     sweep_unregistered(layout, catalog)
@@ -145,7 +167,7 @@ def ingest(
         limited(rows=request.max_rows, size=request.max_bytes),
         staged_dataset(
             layout,
-            _source(request, earlier, told, noted),
+            source := _source(request, earlier, told, noted, rows),
             name=request.name,
             account=account,
             visibility=request.visibility,
@@ -160,7 +182,7 @@ def ingest(
         stored = staged.publish(previous)
         try:
             arrival = arrival_of(layout, catalog, request.name, stored)
-            _register(catalog, request, stored, cap, overlapping, staged)
+            _register(catalog, request, stored, cap, overlapping, staged, rows)
         except Exception:
             # Rows that were not taken on are not kept, and do not stand in the way of another registration.
             if all(stored.version != one.version for one in catalog.registrations()):
@@ -169,6 +191,11 @@ def ingest(
         if arrival is not None:
             catalog.record_arrival(request.name, arrival)
         confirm_registered(layout, stored.version)
+    if rows is not None and (clipped := source.tallies["train"].cells):
+        told(
+            "cells outside the schema were clipped. "
+            + few([f"column {name}: {count} {'cell' if count == 1 else 'cells'}" for name, count in clipped.items()])
+        )
     if known and all(stored.version != one.version for one in known):
         # A first registration starts nothing: no budget is spent before somebody asked for a run on these rows.
         announce(Event.REGISTERED, dataset_resource(request.name), {"dataset": request.name})
@@ -241,6 +268,7 @@ def _register(
     cap: Cap | None,
     overlapping: tuple[str, ...],
     staged: StagedDataset,
+    rows: DeclaredFrame | None,
 ) -> None:
     # A new version may have more rows than the account's cap was declared for.
     opened = catalog.account(request.account or stored.account)
@@ -252,7 +280,7 @@ def _register(
         stored.version,
         visibility=request.visibility,
         manifest={
-            "format": request.format or BUNDLED_FORMAT,
+            "format": _format(request, rows),
             "reference": stored.model_dump(mode="json"),
             "default_normalisation": request.normalisation,
             "parties": list(request.parties),

@@ -32,6 +32,7 @@ from storage.atomic import PREFIX
 from storage.cells import column_name
 from storage.encoder import Clipped, Encoder, PictureEncoder, TableEncoder
 from storage.errors import InputError, StorageError
+from storage.frames import number_rows
 from storage.readers.picture_files import PATH, asked_pictures, count_asked, passed_over
 from storage.readers.raw_tables import PARQUET, expected_rows, names_of, raw_rows
 from storage.schema import Table
@@ -233,7 +234,7 @@ _NO_COUNTS = {
 
 
 # From a model's last steps and their features to the columns that intervals or sets add to predictions.
-_Cover = Callable[["Pipeline", "Floats | pd.DataFrame"], dict[str, Sequence[object]]]
+_Cover = Callable[["Pipeline", "Floats"], dict[str, Sequence[object]]]
 
 
 def _cover(pipeline: Pipeline, covering: Covering) -> _Cover:
@@ -244,13 +245,13 @@ def _cover(pipeline: Pipeline, covering: Covering) -> _Cover:
     if isinstance(found, HeldOutErrors):
         errors, distances = found, found.distances(covering.coverage)
 
-        def intervals(steps: Pipeline, features: Floats | pd.DataFrame) -> dict[str, Sequence[object]]:
+        def intervals(steps: Pipeline, features: Floats) -> dict[str, Sequence[object]]:
             return dict(zip(ENDS, errors.around(steps.predict(features), distances).T, strict=True))
 
         return intervals
     limits, names = found.limits(covering.coverage), [str(name) for name in pipeline.classes_]
 
-    def sets(steps: Pipeline, features: Floats | pd.DataFrame) -> dict[str, Sequence[object]]:
+    def sets(steps: Pipeline, features: Floats) -> dict[str, Sequence[object]]:
         scores = np.asarray(steps.decision_function(features), dtype=np.float64).reshape(len(features), -1)
         inside = found.inside(scores, limits)
         return {SET: [[name for name, there in zip(names, row, strict=True) if there] for row in inside]}
@@ -348,15 +349,44 @@ def scores_of(
     dpalgos.conformal.UnreachableError
         If the noise or the number of held-out rows does not admit the coverage.
     """
-    return _scored(pipeline, features, threshold, _cover(pipeline, covering))
+    found = encoded(pipeline, features)
+    return _scored(found.rest, found.features, threshold, _cover(pipeline, covering))
 
 
-def _scored(
-    pipeline: Pipeline, features: Floats | pd.DataFrame, threshold: float | None, cover: _Cover
-) -> pd.DataFrame:
+@dataclass(frozen=True, slots=True)
+class EncodedRows:
+    """Rows as numbers, and the steps of a model that take them.
+
+    Attributes
+    ----------
+    rest : sklearn.pipeline.Pipeline
+    features : array (m, d)
+    clipped : mapping of column to Clipped
+    """
+
+    rest: Pipeline
+    features: Floats
+    clipped: Mapping[str, Clipped] = field(default_factory=dict)
+
+
+def encoded(pipeline: Pipeline, rows: Floats | pd.DataFrame) -> EncodedRows:
+    """Return rows as a model's first step encodes them; rows of numbers as an array.
+
+    Raises
+    ------
+    InputError
+        If a column is missing, or for the first row that is refused.
+    """
+    encoder = pipeline[0]
+    if not isinstance(encoder, _ENCODERS):
+        return EncodedRows(pipeline, number_rows(rows))
+    encoding = encoder.encode_or_raise(rows)
+    return EncodedRows(pipeline[1:], encoding.features, encoding.clipped)
+
+
+def _scored(pipeline: Pipeline, features: Floats, threshold: float | None, cover: _Cover) -> pd.DataFrame:
     if not len(features):
-        rest, row = _one_row(pipeline, features)
-        return _scored(rest, row, threshold, cover).iloc[:0]
+        return _scored(pipeline, _one_row(pipeline, features), threshold, cover).iloc[:0]
     covered = cover(pipeline, features)
     calibrated = hasattr(pipeline, "predict_proba")
     if threshold is not None and not calibrated:
@@ -382,27 +412,24 @@ def predictions_of(pipeline: Pipeline, rows: Floats | pd.DataFrame) -> NDArray[n
 
     A nightly delivery may be empty, and scikit-learn's own steps refuse that.
     """
-    if len(rows):
-        return np.asarray(pipeline.predict(rows))
-    rest, row = _one_row(pipeline, rows)
-    return np.asarray(rest.predict(row))[:0]
+    found = encoded(pipeline, rows)
+    if len(found.features):
+        return np.asarray(found.rest.predict(found.features))
+    return np.asarray(found.rest.predict(_one_row(found.rest, found.features)))[:0]
 
 
-def _one_row(pipeline: Pipeline, rows: Floats | pd.DataFrame) -> tuple[Pipeline, Floats]:
-    """Return the steps after the encoder and a row of zeros for them, once the columns of no rows are those declared.
+def _one_row(pipeline: Pipeline, rows: Floats) -> Floats:
+    """Return a row of zeros in place of no rows.
 
     Raises
     ------
     InputError
-        If a column is missing, or an array is of another width.
+        If these are of another width.
     """
-    if isinstance(pipeline[0], _ENCODERS):
-        pipeline[0].encode(rows)
-        return pipeline[1:], np.zeros((1, pipeline[0].declared.dimension))
     given, width = np.shape(rows), int(pipeline[0].n_features_in_)
     if given not in ((0,), (0, width)):
         raise InputError(f"the rows have shape {given}; the model takes (m, {width})")
-    return pipeline, np.zeros((1, width))
+    return np.zeros((1, width))
 
 
 def model_digest(path: str | Path) -> str:
@@ -566,11 +593,15 @@ def predict_file(
     StorageError
         If the output cannot be written.
     """
-    encoder: Encoder | None = pipeline[0] if isinstance(pipeline[0], _ENCODERS) else None
-    id_column = None if id_column is None else column_name(id_column)
-    require_columns(source, encoder, id_column)
-    cover = _cover(pipeline, covering)
-    _require_other_name(pipeline, encoder, id_column, threshold, cover)
+    asked = _Asked(
+        pipeline=pipeline,
+        source=source,
+        id_column=None if id_column is None else column_name(id_column),
+        threshold=threshold,
+        cover=_cover(pipeline, covering),
+    )
+    require_columns(source, asked.encoder, asked.id_column)
+    _require_other_name(asked)
     if output.suffix.lower() in _OTHER_FORMATS:
         raise InputError(
             f"{output}: predictions are written as Parquet; name an output for that, such as {output.stem}.parquet"
@@ -580,8 +611,9 @@ def predict_file(
     done = refused = 0
     clipped: dict[str, Clipped] = {}
     passed = Counter[str]()
-    expected = count_asked(source, passed) if isinstance(encoder, PictureEncoder) else expected_rows(source)
-    tables = _predicted(pipeline, encoder, source, id_column, threshold, cover, clipped)
+    pictures = isinstance(asked.encoder, PictureEncoder)
+    expected = count_asked(source, passed) if pictures else expected_rows(source)
+    tables = _predicted(asked, clipped)
     aside = output.parent / f"{PREFIX}{output.name}-{os.getpid()}"
     try:
         descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -591,7 +623,7 @@ def predict_file(
         with os.fdopen(descriptor, "wb") as file:
             first = next(tables, None)
             if first is None:
-                first = _of_no_rows(pipeline, encoder, source, id_column, threshold, cover)
+                first = _of_no_rows(asked)
             with pq.ParquetWriter(file, first.schema) as writer:
                 for table in itertools.chain([first], tables):
                     writer.write_table(table)
@@ -602,6 +634,34 @@ def predict_file(
     finally:
         aside.unlink(missing_ok=True)
     return Predicted(done, refused, clipped, passed_over(str(source), passed))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """What is asked of a model about a file."""
+
+    pipeline: Pipeline
+    source: Path
+    id_column: str | None
+    threshold: float | None
+    cover: _Cover
+
+    @property
+    def encoder(self) -> Encoder | None:
+        """What encodes raw rows; None of a model of numbers."""
+        return self.pipeline[0] if isinstance(self.pipeline[0], _ENCODERS) else None
+
+    @property
+    def width(self) -> int:
+        """How many numbers a row becomes."""
+        encoder = self.encoder
+        return int(self.pipeline[0].n_features_in_) if encoder is None else encoder.declared.dimension
+
+    def scores(self, features: Floats) -> pd.DataFrame:
+        """Return predictions and scores of encoded rows."""
+        return _scored(
+            self.pipeline if self.encoder is None else self.pipeline[1:], features, self.threshold, self.cover
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -626,23 +686,14 @@ class _Given:
     clipped: Mapping[str, Clipped] = field(default_factory=dict)
 
 
-def _predicted(
-    pipeline: Pipeline,
-    encoder: Encoder | None,
-    source: Path,
-    id_column: str | None,
-    threshold: float | None,
-    cover: _Cover,
-    clipped: dict[str, Clipped],
-) -> Iterator[pa.Table]:
+def _predicted(asked: _Asked, clipped: dict[str, Clipped]) -> Iterator[pa.Table]:
     """Yield tables of one schema, of some thousand rows each; ``clipped`` gets the cells that were."""
-    rest = pipeline if encoder is None else pipeline[1:]
-    for given in _given(pipeline, encoder, source, id_column):
+    for given in _given(asked):
         for name, more in given.clipped.items():
             first = clipped.get(name, Clipped(0, int(given.lines[more.row]), more.value))
             clipped[name] = replace(first, cells=first.cells + more.cells)
         refused = np.array([reason is not None for reason in given.reasons])
-        scores = _scored(rest, given.features, threshold, cover)
+        scores = asked.scores(given.features)
         yield pa.table(
             {
                 "row": pa.array(given.lines, pa.int64()),
@@ -653,20 +704,21 @@ def _predicted(
         )
 
 
-def _given(pipeline: Pipeline, encoder: Encoder | None, source: Path, id_column: str | None) -> Iterator[_Given]:
+def _given(asked: _Asked) -> Iterator[_Given]:
     """Yield the rows of a file as numbers, some at once: a table's, pictures, or lists of numbers."""
+    encoder, source, id_column = asked.encoder, asked.source, asked.id_column
     if isinstance(encoder, PictureEncoder):
-        for asked in asked_pictures(source, max(16, min(_ROWS, _NUMBERS // encoder.declared.dimension)), id_column):
-            encoding = encoder.encode_files(asked.paths)
-            kept = {PATH: pa.array(asked.names, pa.string())}
+        for some in asked_pictures(source, max(16, min(_ROWS, _NUMBERS // asked.width)), id_column):
+            encoding = encoder.encode_files(some.paths)
+            kept = {PATH: pa.array(some.names, pa.string())}
             if id_column is not None and id_column != PATH:
-                kept[id_column] = _as_array(asked.cells)
-            yield _Given(asked.lines, kept, encoding.features, encoding.refusals)
+                kept[id_column] = _as_array(some.cells)
+            yield _Given(some.lines, kept, encoding.features, encoding.refusals)
         return
     for rows in raw_rows(source, None if encoder is None else encoder.declared, _ROWS):
         kept = {} if id_column is None else {id_column: _as_array(rows.columns[id_column])}
         if encoder is None:
-            features, reasons = _lists(pipeline, rows)
+            features, reasons = _lists(asked.width, rows)
             yield _Given(rows.lines, kept, features, reasons)
         else:
             encoding = encoder.encode(rows.columns)
@@ -674,25 +726,18 @@ def _given(pipeline: Pipeline, encoder: Encoder | None, source: Path, id_column:
             yield _Given(rows.lines, kept, encoding.features, [fault or why for fault, why in faults], encoding.clipped)
 
 
-def _of_no_rows(
-    pipeline: Pipeline,
-    encoder: Encoder | None,
-    source: Path,
-    id_column: str | None,
-    threshold: float | None,
-    cover: _Cover,
-) -> pa.Table:
+def _of_no_rows(asked: _Asked) -> pa.Table:
     """Return the table of a file without rows: the columns of any other, and none in them."""
-    width = int(pipeline[0].n_features_in_) if encoder is None else encoder.declared.dimension
+    encoder, source, id_column = asked.encoder, asked.source, asked.id_column
     if isinstance(encoder, TableEncoder):
         # Refused for its columns, as with rows.
         encoder.encode({name: [] for name in names_of(source, encoder.declared)})
-    scores = _scored(pipeline[1:] if encoder is not None else pipeline, np.zeros((0, width)), threshold, cover)
+    scores = asked.scores(np.zeros((0, asked.width)))
     kept = {PATH: pa.array([], pa.string())} if isinstance(encoder, PictureEncoder) else {}
     if id_column is not None:
         typed = source.suffix in PARQUET and id_column in pq.read_schema(source).names
         kept[id_column] = pa.array([], pq.read_schema(source).field(id_column).type if typed else pa.string())
-    texts = {"prediction"} if hasattr(pipeline, "classes_") else set()
+    texts = {"prediction"} if hasattr(asked.pipeline, "classes_") else set()
     return pa.table(
         {
             "row": pa.array([], pa.int64()),
@@ -719,17 +764,13 @@ def _typed(name: str, texts: set[str]) -> pa.DataType:
     return pa.string() if name in texts else pa.float64()
 
 
-def _require_other_name(
-    pipeline: Pipeline, encoder: Encoder | None, id_column: str | None, threshold: float | None, cover: _Cover
-) -> None:
+def _require_other_name(asked: _Asked) -> None:
     """Refuse an id column that is called as one that is written: one of the two would be lost."""
-    rest = pipeline if encoder is None else pipeline[1:]
-    width = int(pipeline[0].n_features_in_) if encoder is None else encoder.declared.dimension
-    written = ["row", "refusal", *_scored(rest, np.zeros((0, width)), threshold, cover).columns]
-    if id_column in written:
+    written = ["row", "refusal", *asked.scores(np.zeros((0, asked.width))).columns]
+    if asked.id_column in written:
         raise InputError(
-            f"the id column {id_column!r} is called as a column of the predictions ({', '.join(written)}); rename it "
-            "in the input"
+            f"the id column {asked.id_column!r} is called as a column of the predictions ({', '.join(written)}); "
+            "rename it in the input"
         )
 
 
@@ -737,9 +778,8 @@ def _as_array(cells: Sequence[object] | pa.Array) -> pa.Array:
     return cells if isinstance(cells, pa.Array) else pa.array(cells, pa.string())
 
 
-def _lists(pipeline: Pipeline, rows: Table) -> tuple[Floats, list[str | None]]:
+def _lists(width: int, rows: Table) -> tuple[Floats, list[str | None]]:
     """Return the features of rows that are lists of numbers, and why some have none."""
-    width = int(pipeline[0].n_features_in_)
     cells = rows.columns[FEATURES]
     features, sizes = _numbers(cells, width) if _holds_numbers(cells.type) else _parsed(cells, width)
     fits, finite = sizes == width, np.isfinite(features).all(axis=1)

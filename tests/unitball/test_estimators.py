@@ -31,7 +31,7 @@ from tasks.runtime.settings import current_root
 from tests.support.nights import spanning
 from unitball import BudgetError, PrivateClassifier, PrivateRegressor
 from unitball.bounds import Bounds
-from unitball.guarantees import warn_of_fits, warn_of_scores
+from unitball.screen import warn_of_fits, warn_of_scores
 
 # No check is expected to fail; these skip themselves, and why.
 SKIPPED = {
@@ -55,8 +55,8 @@ def fresh_books(root: Path) -> None:
 
 
 def private(account: str = "clinic", **given: Any) -> PrivateClassifier:
-    given = {"epsilon": 1.0, **given}
-    return PrivateClassifier(account=account, bounds=BOUNDS, classes=["well", "ill"], **given)
+    given = {"epsilon": 1.0, "bounds": BOUNDS, **given}
+    return PrivateClassifier(account=account, classes=["well", "ill"], **given)
 
 
 @pytest.mark.parametrize(
@@ -238,8 +238,8 @@ def test_cross_validation_warns_once_whatever_scores(rows: tuple[Any, Any], scor
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warn_of_scores.cache_clear()
-        clone(private(epsilon=0.3, public=True)).fit(*rows)
-        private(epsilon=0.3, repetition=1).fit(*rows)
+        clone(private(epsilon=0.3, public=True, bounds=(-9, 9))).fit(*rows)
+        private(epsilon=0.3, repetition=1, bounds=(-9, 9)).fit(*rows)
 
 
 def test_private_rows_need_declarations(rows: tuple[Any, Any]) -> None:
@@ -356,7 +356,7 @@ def test_a_row_is_encoded_alike_from_a_file_and_in_an_estimator(
         with pytest.raises(InputError, match="row 2"):
             model.fit(frame, ["well", "ill"] * 2)
     else:
-        assert np.array_equal(model.fit(frame, ["well", "ill"] * 2)._encoding(frame), read)
+        assert np.array_equal(model.fit(frame, ["well", "ill"] * 2)._encoded(frame), read)
     assert (read is None) == (
         bool(outside) if on_violation == "refuse" else outside in ({"discharged": "9.9."}, {"age": "old"})
     )

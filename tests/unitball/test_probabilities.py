@@ -23,7 +23,7 @@ from storage.people import People
 from tasks.preparation.partitions import _places
 from unitball import BudgetError, PrivateClassifier, PrivateRegressor
 from unitball.fits import Encoded, Grouped, Target
-from unitball.guarantees import warn_of_fits, warn_of_scores
+from unitball.screen import warn_of_fits, warn_of_scores
 
 BOUNDS = (-4.0, 4.0)
 
