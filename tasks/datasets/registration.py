@@ -213,7 +213,7 @@ def accounts_of(request: IngestRequest) -> tuple[str, ...]:
     layout = current_layout()
     with staged_dataset(
         layout,
-        _source(request, {}, lambda _: None),
+        _source(request, {}, lambda _: None, lambda _: None, None),
         name=request.name,
         account=request.account or request.name,
         visibility=request.visibility,
