@@ -159,14 +159,22 @@ def curves_of(scores: Sequence[ScoreSums]) -> list[Floats]:
 def _areas(sums: Floats) -> tuple[Floats, Floats, Floats]:
     """Return the area under the curve of running sums (D, 2, T), ties half, and rows of the class and of the others.
 
-    NaN where one of these is not positive. Counts are not cut, so that their noise cancels.
+    NaN where one of these is not positive. Neither counts nor areas are cut, so that their noise cancels: an area above
+    1 of one class makes up for one that is too small of another.
     """
     negative, positive = sums[:, 0], np.diff(sums[:, 1], axis=1, prepend=0.0)
     here, there = sums[:, 1, -1], negative[:, -1]
     below = negative - 0.5 * np.diff(negative, axis=1, prepend=0.0)
     known = (here > 0) & (there > 0)
     pairs = np.where(known, np.maximum(here, 1.0) * np.maximum(there, 1.0), np.nan)
-    return np.clip((positive * below).sum(axis=1) / pairs, 0.0, 1.0), here, there
+    return (positive * below).sum(axis=1) / pairs, here, there
+
+
+def _tied(sums: Floats) -> Floats:
+    """Return half the share of pairs of a row of the class and another that share a bin, of running sums (D, 2, T)."""
+    negative, positive = (np.diff(sums[:, line], axis=1, prepend=0.0) for line in (0, 1))
+    pairs = np.maximum(sums[:, 0, -1], 1.0) * np.maximum(sums[:, 1, -1], 1.0)
+    return np.asarray(0.5 * np.maximum((negative * positive).sum(axis=1), 0.0) / pairs)
 
 
 def area_under_curve(scores: Sequence[ScoreSums]) -> float:
@@ -174,33 +182,36 @@ def area_under_curve(scores: Sequence[ScoreSums]) -> float:
 
     Ties within a bin count half; 0.5 where a side is empty.
     """
-    return float(np.nan_to_num(_areas(np.stack([one.sums for one in scores]))[0], nan=0.5).mean())
+    areas = np.nan_to_num(_areas(np.stack([one.sums for one in scores]))[0], nan=0.5)
+    return float(np.clip(areas.mean(), 0.0, 1.0))
 
 
 def margins_of_area(scores: Sequence[ScoreSums]) -> tuple[float, float]:
     """Return the 95 % margin of the area under the ROC curve, averaged over classes.
 
-    The area is a ratio of bilinear sums of counts, cut nowhere but at its ends: sums of cut counts are biased. The draw
-    of the rows is that of Hanley and McNeil, at an area moved towards 1/2 by as much as two rows more would.
+    The area is a ratio of bilinear sums of counts, and only the mean over classes is cut at its ends: sums of cut counts
+    are biased, and so are means of cut areas. The draw of the rows is that of Hanley and McNeil, at an area moved
+    towards 1/2 by as much as two rows more would. Of more than two classes, whose scores lie far apart and share few
+    bins, the margin contains the area of any order within the bins: of letter's 26 classes 32 bins lose 0.026.
     """
     random = np.random.default_rng(_SEED_OF_AREAS)
     low, high = [], []
     draws = draws_of(sum(one.sums.size for one in scores))
     for one in scores:
-        area, here, there = _areas(one.drawn(random, draws))
+        drawn = one.drawn(random, draws)
+        area, here, there = _areas(drawn)
+        tied = _tied(drawn) if len(scores) > 1 else 0.0
         unknown = np.isnan(area)
         area, here, there = np.nan_to_num(area, nan=0.5), np.maximum(here, 1.0), np.maximum(there, 1.0)
         fewer = np.minimum(here, there)
-        moved = (area * fewer + 1.0) / (fewer + 2.0)
+        moved = (np.clip(area, 0.0, 1.0) * fewer + 1.0) / (fewer + 2.0)
         of_one, other = moved / (2.0 - moved), 2.0 * moved**2 / (1.0 + moved)
         variance = moved * (1 - moved) + (here - 1) * (of_one - moved**2) + (there - 1) * (other - moved**2)
-        area = np.clip(area + random.standard_normal(draws) * np.sqrt(variance / (here * there)), 0.0, 1.0)
-        low.append(np.where(unknown, 0.0, area))
-        high.append(np.where(unknown, 1.0, area))
-    return (
-        float(np.quantile(np.mean(low, axis=0), LEVELS[0])),
-        float(np.quantile(np.mean(high, axis=0), LEVELS[1])),
-    )
+        area = area + random.standard_normal(draws) * np.sqrt(variance / (here * there))
+        low.append(np.where(unknown, 0.0, area - tied))
+        high.append(np.where(unknown, 1.0, area + tied))
+    ends = np.quantile(np.mean(low, axis=0), LEVELS[0]), np.quantile(np.mean(high, axis=0), LEVELS[1])
+    return float(np.clip(ends[0], 0.0, 1.0)), float(np.clip(ends[1], 0.0, 1.0))
 
 
 _AIMS = "balanced, f1, recall=0.8 (a share), or cost=1:20 (of a false alarm, and of a miss)"

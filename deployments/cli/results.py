@@ -47,6 +47,7 @@ _SHOWN = (
     *(f"{name}_reason" for name in _MEASURED),
     *("metrics_weigh", "seconds"),
 )
+_CALLED = {"r2": "R²", "mae": "mean absolute error"}
 _ERRORS = "SELECT * FROM metrics WHERE party = 'all' AND metric IN ('mae', 'r2')"
 
 # Columns with less than this on average cannot be read; wider answers are printed one record after another.
@@ -124,7 +125,8 @@ def _with_errors(records: list[Record], query: Callable[[str], list[Record]]) ->
         return records
     errors: dict[str, Record] = {}
     for one in query(_ERRORS):
-        known = {one["metric"]: one["value"], f"{one['metric']}_reason": one.get("reason")}
+        ends = {f"{one['metric']}_{end}": one.get(end) for end in ("low", "high", "reason")}
+        known = {one["metric"]: one["value"], **ends}
         errors.setdefault(one["run_key"], {}).update(known)
     return [{**record, **errors.get(record["run_key"], {})} for record in records]
 
@@ -150,6 +152,7 @@ def _plot(records: list[Record], path: Path) -> list[str]:
     from matplotlib.figure import Figure
 
     from tasks.runtime.plots import png_of
+    from tasks.tracking.results import NOT_MEASURED
     from unitball.training import plot
 
     frame = pd.DataFrame(records)
@@ -172,10 +175,15 @@ def _plot(records: list[Record], path: Path) -> list[str]:
     for (name, own), axes in zip(panels, figure.subplots(1, len(panels), squeeze=False)[0], strict=True):
         of_people = "metrics_weigh" in own and (own["metrics_weigh"] == "people").any()
         plot(own, x, y, axes).set_title(f"{name}, by person" if of_people else str(name))
+        axes.set_ylabel(_CALLED.get(y, y))
     write_bytes(path, png_of(figure, 110), mode=0o644)
-    return [f"drawn in {path}"] + (
-        [f"not drawn, because no run has a measured {y}: {', '.join(map(str, left_out))}"] if left_out else []
-    )
+    told = [f"drawn in {path}"]
+    if left_out:
+        told.append(f"not drawn, because no run has a measured {y}: {', '.join(map(str, left_out))}")
+    if f"{y}_reason" in frame and (unknown := int(frame[f"{y}_reason"].notna().sum())):
+        whose = "1 run, whose" if unknown == 1 else f"{unknown} runs, whose"
+        told.append(f"not drawn: {whose} {_CALLED.get(y, y)} {NOT_MEASURED}")
+    return told
 
 
 def _cell(value: object, name: str = "") -> str | None:

@@ -635,6 +635,10 @@ def _measurements(results: Sequence[RunResult]) -> Iterator[str]:
         known = known and not guessed
     if known:
         yield mean.capitalize()
+    for one in results:
+        if "r2" in one.metrics and one.metrics.is_known("mae") and not one.metrics.is_known("r2"):
+            whose = f" of {one.algorithm}" if len(results) > 1 else ""
+            yield f"R²{whose} {NOT_MEASURED} {at_this_budget(one)}: {one.metrics.reasons['r2']}."
     if any("r2" in one.metrics for one in results):
         bound = next(filter(None, map(about_bound, results)), "")
         yield f"R² is 0 for the best constant. {bound}".rstrip()

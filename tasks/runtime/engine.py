@@ -366,7 +366,8 @@ def is_full(place: Path) -> bool:
 
 def _reason(process: GuardedProcess) -> str:
     lines, place = process.logged(), process.log.parent
-    if not lines and is_full(place):
+    # What was logged last is cut where nothing more could be written.
+    if is_full(place):
         return f"the disk that holds {place} is full, so that the engine could not start; free some space there"
     return f"{lines[-1] if lines else 'the engine ended without a message'} (details in {process.log})"
 

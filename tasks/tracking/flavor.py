@@ -5,6 +5,7 @@ Stored models name this module by its path as what loads them, so the module and
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import itertools
 import math
@@ -631,6 +632,12 @@ def predict_file(
                     refused += table.num_rows - table["refusal"].null_count
                     report_progress("predicting", f"{done:,} rows", done / expected if expected else None)
         aside.replace(output)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise StorageError(
+            f"cannot write {output}: {os.strerror(error.errno)}; free some space there, or name an output elsewhere"
+        ) from error
     finally:
         aside.unlink(missing_ok=True)
     return Predicted(done, refused, clipped, passed_over(str(source), passed))

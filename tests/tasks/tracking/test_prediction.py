@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import gzip
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -250,3 +253,25 @@ def test_lists_of_no_rows(tmp_path: Path) -> None:
     pq.write_table(kind.empty_table(), tmp_path / "new.parquet")
     assert predict_file(pipeline, tmp_path / "new.parquet", tmp_path / "o", id_column="id") == Predicted(0, 0)
     assert pq.read_schema(tmp_path / "o").field("id").type == pa.int64()
+
+
+def test_what_prediction_refuses_names_no_option_of_ingestion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The schema is the model's by then: nobody can declare another encoding, or more bytes."""
+    (tmp_path / "latin.csv").write_bytes(ROWS.read_bytes().replace(b"north", "Süd".encode("latin-1"), 1))
+    (tmp_path / "large.csv.gz").write_bytes(gzip.compress(ROWS.read_bytes()))
+    monkeypatch.setattr("storage.source._ALWAYS_UNFOLDED", 100)
+    monkeypatch.setattr("storage.source._MOST_UNFOLDED", 1)
+    for name, bound in (("latin.csv", "0xfc"), ("large.csv.gz", "bytes"), ("gone.csv", "--input")):
+        with pytest.raises(InputError, match=bound) as refused:
+            predict_file(table_pipeline(), tmp_path / name, tmp_path / "out.parquet")
+        assert not re.search("schema|declare|--path|--max-bytes|--on-violation", str(refused.value))
+
+
+def test_a_full_disk_is_named_with_the_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(pq.ParquetWriter, "write_table", full)
+    with pytest.raises(StorageError, match=r"out\.parquet"):
+        predict_file(table_pipeline(), ROWS, tmp_path / "out.parquet")
+    assert list(tmp_path.iterdir()) == []
