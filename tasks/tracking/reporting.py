@@ -339,8 +339,12 @@ class Columns:
 def _called(config: TrainingConfig, result: RunResult) -> str:
     """Return a run's name in MLflow's list, which shows no other column unless it is asked to: ε and how good it is."""
     epsilon = [f"ε={config.epsilon:g}"] if config.epsilon else []
-    names = {"accuracy": "accuracy", "r2": "R²"}
-    good = [f"{names[name]} {result.metrics[name]:.3f}" for name in names if result.metrics.is_known(name)]
+    metrics, names = result.metrics, {"accuracy": "accuracy", "r2": "R²"}
+    good = [
+        f"{called} {metrics[name]:.3f}" if metrics.is_known(name) else f"{called} {NOT_MEASURED}"
+        for name, called in names.items()
+        if name in metrics
+    ]
     return ", ".join([" ".join([result.algorithm, *epsilon]), *good])
 
 

@@ -447,7 +447,8 @@ def _what_stands_out(result: RunResult, many: ManyClasses) -> list[str]:
     counted = f"{most:,} {several}" if most != 1 else "one"
     rest = f"Any other of the {pairs} pairs of classes has at most {counted}."
     if named:
-        confused = f"Largest confusions, in held-out {several}: {'; '.join(named)}. {rest}"
+        where = (result.measured_on or f"held-out {several}").removesuffix(", noisy")
+        confused = f"Largest confusions, in {where}: {'; '.join(named)}. {rest}"
     else:
         confused = f"No confusion of two classes can be told from none: each of {pairs} has at most {counted}."
     if many.noisy and named:
