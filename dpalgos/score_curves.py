@@ -190,9 +190,10 @@ def margins_of_area(scores: Sequence[ScoreSums]) -> tuple[float, float]:
     """Return the 95 % margin of the area under the ROC curve, averaged over classes.
 
     The area is a ratio of bilinear sums of counts, and only the mean over classes is cut at its ends: sums of cut
-    counts are biased, and so are means of cut areas. The draw of the rows is that of Hanley and McNeil, at an area moved
-    towards 1/2 by as much as two rows more would. Of more than two classes, whose scores lie far apart and share few
-    bins, the margin contains the area of any order within the bins: of letter's 26 classes 32 bins lose 0.026.
+    counts are biased, and so are means of cut areas. The draw of the rows is that of Hanley and McNeil, at an area
+    moved towards 1/2 by as much as two rows more would. Of more than two classes, whose scores lie far apart and
+    share few bins, the margin contains the area of any order within the bins: of letter's 26 classes, 32 bins lose
+    0.026.
     """
     random = np.random.default_rng(_SEED_OF_AREAS)
     low, high = [], []

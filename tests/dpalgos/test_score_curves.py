@@ -411,7 +411,7 @@ def test_the_margin_of_the_area_holds(rare: int, epsilon: float, shift: float, m
 
 @pytest.mark.parametrize("mu", [1.0, 8.0])
 def test_the_margin_of_many_classes_holds_the_area_of_their_scores(mu: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of scores beyond the outermost edges, which bins rank no more: in letter's 26 classes 0.954 was reported as 0.734.
+    """Of scores beyond the outermost edges, which bins rank no more: letter's area, 0.954, was reported as 0.734.
 
     The mutants fail in all runs: areas cut at 0 and 1 class by class (their mean is too small), and margins without the
     order within the bins.
