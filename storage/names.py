@@ -49,3 +49,34 @@ def few(texts: Sequence[str], most: int = 8) -> str:
     """Return the first of some texts in one line, and how many more there are."""
     rest = len(texts) - most
     return ", ".join([*texts[:most], *([f"and {rest} more"] if rest > 0 else [])])
+
+
+WRITTEN = ("row", "refusal", "prediction", "prediction_low", "prediction_high", "prediction_set")
+"""Columns that predictions are written under, besides those of :data:`SCORED`."""
+SCORED = ("score ", "probability ")
+"""What the columns of scores and of probabilities begin with; a class follows."""
+
+
+def require_kept(name: str, *more: str) -> None:
+    """Refuse to keep a column next to predictions whose name is that of a column that is written.
+
+    Names are compared as DuckDB and spreadsheets compare them, without case.
+
+    Parameters
+    ----------
+    name : str
+    *more : str
+        Other columns that are written.
+
+    Raises
+    ------
+    InputError
+        If one of the two would be lost.
+    """
+    folded = name.casefold()
+    if folded in (*WRITTEN, *more) or folded.startswith(SCORED):
+        written = ", ".join([*WRITTEN, *more, *(f"{start}CLASS" for start in SCORED)])
+        raise InputError(
+            f"column {name!r} is to be kept, and predictions are written under such names ({written}); rename it in "
+            "the input"
+        )

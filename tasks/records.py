@@ -7,8 +7,10 @@ from prefect.artifacts import create_markdown_artifact
 
 from dpalgos.guarantees import Neighbours
 from storage.atomic import writing
+from storage.cells import column_name
 from storage.errors import InputError
 from storage.layout import Layout
+from storage.names import require_kept
 from storage.refs import DatasetRef, ReleaseRef
 from tasks.accounts.history import BudgetHistory
 from tasks.accounts.pages import budget_page, budget_table, draw_budgets
@@ -64,6 +66,8 @@ def score(request: ScoringRequest) -> str:
     dpalgos.conformal.UnreachableError
         If they do not admit it.
     """
+    if request.id_column is not None:
+        require_kept(column_name(request.id_column))
     root = current_root()
     model = find_model(root, chosen_model(root, request))
     folder = Layout(root).private / "predictions"

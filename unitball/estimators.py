@@ -28,6 +28,7 @@ from unitball.parameter_checks import ends, finite, shown
 from unitball.pipelines import learns_nothing
 from unitball.private_estimator import PrivateEstimator, Scored
 from unitball.screen import warn_of_clipped, warn_of_order
+from unitball.wording import spoken_in_python
 
 
 @learns_nothing
@@ -338,6 +339,7 @@ class PrivateClassifier(Scored, ClassifierMixin, PrivateEstimator):  # type: ign
     # By the name of what it is handed, scikit-learn tells probabilities of all classes from other scores.
     _probabilities.__name__ = "predict_proba"
 
+    @spoken_in_python()
     def predict_set(self, X: Any, coverage: float = 0.9) -> NDArray[np.bool_]:
         """Return which classes are in the set of each row, (m, K), columns in the order of ``classes_``.
 
@@ -445,6 +447,7 @@ class PrivateRegressor(Scored, RegressorMixin, PrivateEstimator):  # type: ignor
         """Return a number within the declared range for each row, (m,)."""
         return np.clip(self._scores(X)[:, 0], *self._label_range)
 
+    @spoken_in_python()
     def predict_interval(self, X: Any, coverage: float = 0.9) -> Floats:
         """Return the lower and the upper end of an interval for each row, (m, 2), within the declared range.
 

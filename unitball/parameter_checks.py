@@ -39,7 +39,8 @@ def said_of_rows(error: ValueError) -> str:
     """
     message = str(error)
     if "could not convert string" in message:
-        return f"{message}; columns of texts need their values declared: give schema=FILE"
+        # Its own message quotes the cell.
+        return "a cell is no number; columns of texts need their values declared: give schema=FILE"
     if "contains NaN" in message:
         return (
             f"{message.splitlines()[0].rstrip('.')}: cells are missing. Declare what a missing cell counts as: "

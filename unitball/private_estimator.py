@@ -59,7 +59,7 @@ from unitball.parameter_checks import require_number, require_whole, said_of_row
 from unitball.pipelines import fitted_around
 from unitball.screen import warn_of_clipped, warn_of_fits, warn_of_scores, warn_of_steps
 from unitball.training import MEMORY, budget, using_root
-from unitball.wording import in_python
+from unitball.wording import in_python, spoken_in_python
 
 
 @dataclass(eq=False, repr=False)
@@ -116,6 +116,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
     def _target(self, y: NDArray[Any]) -> Target:
         """Return the labels as algorithms take them, and what is public of them; check the declarations."""
 
+    @spoken_in_python()
     def fit(self, X: Any, y: Any, *, groups: Any = None) -> Self:
         """Train, charged to the account.
 
@@ -253,6 +254,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         """A line per release that reads rows: what it is, what it costs by itself at the fit's delta, who pays."""
         return pd.DataFrame(self._charged, columns=["epsilon", "release", "loss", "algorithm", "account", "key"])
 
+    @spoken_in_python()
     def remaining_budget(self) -> float | None:
         """Return the largest epsilon of one more fit that the account would admit; None without an account.
 
@@ -312,7 +314,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         if self.on_violation not in (OnViolation.REFUSE, OnViolation.CLIP):
             raise ParameterError(
                 f"on_violation is {self.on_violation!r}; an estimator takes refuse or clip. How many rows there are is "
-                "public and does not depend on what they hold: unitball ingest keeps null records of rows that it drops"
+                "public and does not depend on what they hold: only registered data sets keep null records of "
+                "rows that are dropped"
             )
         if not isinstance(self.disjoint_people, str):
             raise ParameterError(
@@ -437,6 +440,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
     def _counted(self, scores: Floats) -> Floats:
         return np.asarray(scores - self._threshold)
 
+    @spoken_in_python()
     def _raw_scores(self, X: Any) -> Floats:
         check_is_fitted(self)
         # A delivery may be empty, and so is what is said of it.
@@ -449,6 +453,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             seen = one.apply(seen)
         return np.asarray(self._model.scores(seen))
 
+    @spoken_in_python()
     def effects(self) -> pd.DataFrame:
         """Return what the model says about each column: its scores along it, from weights and released counts alone.
 

@@ -19,7 +19,8 @@ from dpalgos.parameters import ParameterError
 from storage.datasets import dataset_ref, declared_table
 from storage.encoder import Encoder, PictureEncoder, encoder_of
 from storage.errors import InputError, StorageError
-from storage.readers.picture_files import asked_pictures
+from storage.names import require_kept
+from storage.readers.picture_files import PATH, asked_pictures
 from storage.readers.raw_tables import PARQUET, names_of, raw_rows
 from storage.refs import DatasetRef
 from tasks.planning.configuration import TrainingConfig, faults
@@ -386,8 +387,11 @@ def require_columns(source: Path, encoder: Encoder | None, id_column: str | None
     Raises
     ------
     storage.errors.InputError
-        If it cannot be read or lacks a column.
+        If it cannot be read or lacks a column, or the column that is kept is called as one that is written.
     """
+    if id_column is not None:
+        # The column of paths is an image's own.
+        require_kept(id_column, *([PATH] if isinstance(encoder, PictureEncoder) and id_column != PATH else []))
     if isinstance(encoder, PictureEncoder):
         next(asked_pictures(source, 1, id_column), None)
         return

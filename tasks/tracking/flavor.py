@@ -34,6 +34,7 @@ from storage.cells import column_name
 from storage.encoder import Clipped, Encoder, PictureEncoder, TableEncoder
 from storage.errors import InputError, StorageError
 from storage.frames import number_rows
+from storage.names import SCORED
 from storage.readers.picture_files import PATH, asked_pictures, count_asked, passed_over
 from storage.readers.raw_tables import PARQUET, expected_rows, names_of, raw_rows
 from storage.schema import Table
@@ -157,8 +158,9 @@ def signature_of(pipeline: Pipeline, classes: Sequence[str], dimension: int) -> 
 
 def _score_names(pipeline: Pipeline, classes: Sequence[str]) -> list[str]:
     """Return the columns beside the prediction: a score a class (of two, the second), a calibrated probability."""
-    scores = [f"score {name}" for name in (classes[1:] if len(classes) == 2 else classes)]
-    return [*scores, f"probability {classes[-1]}"] if hasattr(pipeline, "predict_proba") else scores
+    score, probability = SCORED
+    scores = [f"{score}{name}" for name in (classes[1:] if len(classes) == 2 else classes)]
+    return [*scores, f"{probability}{classes[-1]}"] if hasattr(pipeline, "predict_proba") else scores
 
 
 INTERVALS, SETS = "interval", "set"
@@ -602,7 +604,6 @@ def predict_file(
         cover=_cover(pipeline, covering),
     )
     require_columns(source, asked.encoder, asked.id_column)
-    _require_other_name(asked)
     if output.suffix.lower() in _OTHER_FORMATS:
         raise InputError(
             f"{output}: predictions are written as Parquet; name an output for that, such as {output.stem}.parquet"
@@ -769,16 +770,6 @@ def _typed(name: str, texts: set[str]) -> pa.DataType:
     if name == SET:
         return _LIST
     return pa.string() if name in texts else pa.float64()
-
-
-def _require_other_name(asked: _Asked) -> None:
-    """Refuse an id column that is called as one that is written: one of the two would be lost."""
-    written = ["row", "refusal", *asked.scores(np.zeros((0, asked.width))).columns]
-    if asked.id_column in written:
-        raise InputError(
-            f"the id column {asked.id_column!r} is called as a column of the predictions ({', '.join(written)}); "
-            "rename it in the input"
-        )
 
 
 def _as_array(cells: Sequence[object] | pa.Array) -> pa.Array:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import warnings
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import SkipTest
@@ -54,7 +55,7 @@ def fresh_books(root: Path) -> None:
     warn_of_fits.cache_clear()
 
 
-def private(account: str = "clinic", **given: Any) -> PrivateClassifier:
+def private(account: str | None = "clinic", **given: Any) -> PrivateClassifier:
     given = {"epsilon": 1.0, "bounds": BOUNDS, **given}
     return PrivateClassifier(account=account, classes=["well", "ill"], **given)
 
@@ -652,3 +653,57 @@ def test_no_rows_get_no_predictions(kind: type, way: str) -> None:
     assert empty.dtype == whole.dtype
     with pytest.raises((ParameterError, InputError, ValueError), match=r"[Mm]issing|0 feature|minimum"):
         model.predict(X[["a"]][:0])
+
+
+def test_messages_name_parameters_and_no_options_and_no_cells(rows: tuple[Any, Any]) -> None:
+    weighed = PrivateClassifier(1.0, class_weight={"ill": 2.0}, algorithm="sufficient-statistics", public=True)
+    with pytest.raises(ParameterError, match="algorithm='noisy-gd'"):
+        weighed.fit(*rows)
+    for taken in (np.array([["moon7713", "1"]]), pd.DataFrame([["moon7713", 1.0]])):
+        with pytest.raises((ParameterError, InputError), match="schema=FILE") as refused:
+            PrivateClassifier(public=True).fit(taken, ["ill"])
+        assert "7713" not in str(refused.value)
+
+
+def test_a_terminal_shows_what_was_charged(rows: tuple[Any, Any]) -> None:
+    many = {"columns": [{"name": "x", "type": "category", "values": [*map(str, range(400))]}]}
+    model = private(None, epsilon=np.float32(1.0), bounds=(-9.0, 9.0)).fit(*rows)
+    for shown in (repr(model.set_params(schema=many)), repr((model.guarantee_,))):
+        assert len(shown) < 300
+    assert "DP" in repr((model.guarantee_,))
+    with pd.option_context("display.width", 80, "display.max_columns", 0):
+        printed = repr(model.charges_)
+    assert all(str(epsilon) in printed for epsilon in model.charges_["epsilon"])
+    assert 0.8 < model.charges_["epsilon"].iloc[-1] < 1.0
+
+
+def test_an_epsilon_of_single_precision_without_delta_is_that_number(rows: tuple[Any, Any]) -> None:
+    given: dict[str, Any] = {"public": True, "bounds": (-9.0, 9.0), "random_state": 0}
+    found = [PrivateClassifier(one, 0, **given).fit(*rows).coef_ for one in (0.5, np.float32(0.5), np.float16(0.5))]
+    assert all(np.array_equal(one, found[0]) for one in found)
+
+
+@pytest.mark.parametrize("way", ["bounds", "schema"])
+def test_cells_that_are_clipped_are_counted_and_not_shown(way: str) -> None:
+    random = np.random.default_rng(0)
+    rows = pd.DataFrame({"age": random.uniform(0, 1, 40), "ward": np.arange(40) % 2})
+    declared: dict[str, Any] = {"bounds": (0.0, 1.0), "classes": [0, 1]}
+    if way == "schema":
+        columns = [
+            {"name": "age", "type": "numeric", "range": [0, 1]},
+            {"name": "ward", "type": "category", "values": ["0", "1"]},
+            {"name": "y", "type": "label", "classes": ["0", "1"]},
+        ]
+        declared = {"schema": {"columns": columns}, "on_violation": "clip"}
+    model = PrivateClassifier(1.0, public=True, random_state=0, **declared).fit(rows, rows["ward"])
+    calls = [partial(model.fit, y=rows["ward"]), model.predict, model.decision_function]
+    for call in calls:
+        with pytest.warns(
+            UserWarning, match=r"column age: 2 cells \(the first in row 4\), column ward: 1 cell"
+        ) as told:
+            call(rows.assign(age=rows["age"].where(~rows.index.isin([3, 7]), 77.13), ward=[7713, *rows["ward"][1:]]))
+        assert not [one for one in told if "77" in str(one.message)]
+        assert told[0].filename == __file__
+    regression = PrivateRegressor(1.0, public=True, bounds=(0.0, 1.0), label_range=(0.0, 1.0))
+    with pytest.warns(UserWarning, match="column y: 1 cell"):
+        regression.fit(rows, [77.0, *rows["age"][1:]])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import warnings
 from typing import Any
 
 import numpy as np
@@ -35,7 +37,7 @@ from sklearn.preprocessing import (
 )
 from sklearn.utils import all_estimators
 
-from unitball import PrivateClassifier, PrivateRegressor, check_pipeline, pipelines
+from unitball import BudgetError, PrivateClassifier, PrivateRegressor, check_pipeline, pipelines
 
 OURS = PrivateClassifier()
 TRANSFORMERS = dict(all_estimators("transformer"))
@@ -214,3 +216,31 @@ def test_a_reason_says_what_to_do() -> None:
     assert "gamma='scale' is learnt from the rows, their variance; give a number" in str(finding)
     (search,) = check_pipeline(GridSearchCV(OURS, {}))
     assert "each fit of our estimator is a release of its own" in search.reason
+
+
+@pytest.mark.parametrize(
+    ("around", "steps"),
+    [
+        (lambda ours: make_pipeline(StandardScaler(), ours), r"standardscaler \(StandardScaler\)"),
+        (lambda ours: GridSearchCV(make_pipeline(StandardScaler(), ours), {}, cv=2), "GridSearchCV.*standardscaler"),
+        (lambda ours: CalibratedClassifierCV(ours, cv=2), r"\(CalibratedClassifierCV\)"),
+        (lambda ours: make_pipeline(Normalizer(), ours), None),
+        (lambda ours: ours, None),
+    ],
+)
+def test_each_private_fit_warns_of_what_is_fitted_around_it(around: Any, steps: str | None) -> None:
+    rows = np.random.default_rng(0).normal(size=(20, 2)), np.arange(20) % 2
+    # Private rows with a public seed of the noise: refused after the warning, and nothing is released.
+    ours = PrivateClassifier(1.0, bounds=(-9.0, 9.0), classes=[0, 1], random_state=0)
+    for _ in range(2):
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            with pytest.raises(BudgetError, match="random_state"):
+                around(ours).fit(*rows)
+        said = [str(one.message) for one in told if "check_pipeline" in str(one.message)]
+        assert len(said) == (steps is not None)
+        assert steps is None or re.search(steps, said[0])
+    public = around(ours.set_params(public=True))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", ".*check_pipeline")
+        public.fit(*rows)

@@ -22,6 +22,7 @@ from dpalgos.models import LinearModel
 from dpalgos.score_curves import Calibration
 from storage.encoder import TableEncoder
 from storage.errors import InputError
+from storage.names import SCORED, WRITTEN
 from tasks.tracking.flavor import Covering, counts_in, load_pipeline, predict_file, promised, scores_of, signature_of
 from tasks.tracking.onnx_export import to_onnx
 from tasks.tracking.sklearn_export import to_sklearn
@@ -180,14 +181,22 @@ def test_a_file_without_rows_has_the_same_columns(tmp_path: Path) -> None:
         assert none.equals(every)
 
 
-@pytest.mark.parametrize("name", ["prediction", "prediction_low", "row", "refusal"])
+@pytest.mark.parametrize(
+    "name",
+    ["prediction", "Prediction", "prediction_low", "prediction_set", "row", "refusal", "score b", "probability b"],
+)
 def test_no_column_of_the_input_is_overwritten(name: str, tmp_path: Path) -> None:
+    """Whatever is asked of the model: another night may ask for intervals."""
     pd.read_csv(ROWS).assign(**{name: 1}).to_csv(tmp_path / "new.csv", index=False)
-    pipeline = pipeline_of(held_out=errors())
-    with pytest.raises(InputError, match=name):
-        predict_file(
-            pipeline, tmp_path / "new.csv", tmp_path / "out.parquet", id_column=name, covering=Covering(interval=0.9)
-        )
+    for pipeline, covering in (
+        (pipeline_of(held_out=errors()), Covering(interval=0.9)),
+        (pipeline_of(("a", "b"), held_out=scores(2)), Covering(sets=0.9)),
+        (pipeline_of(("a", "b")), Covering()),
+    ):
+        written = set(scores_of(pipeline, pd.read_csv(ROWS), covering=covering).columns)
+        assert all(one in WRITTEN or one.startswith(SCORED) for one in written)
+        with pytest.raises(InputError, match=name):
+            predict_file(pipeline, tmp_path / "new.csv", tmp_path / "out.parquet", id_column=name, covering=covering)
     assert not (tmp_path / "out.parquet").exists()
 
 
