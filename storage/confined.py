@@ -86,6 +86,7 @@ _ENVIRONMENT = {
     "MALLOC_ARENA_MAX": "2",
     "OPENBLAS_NUM_THREADS": "1",
 }
+_OURS = "UNITBALL_"
 _MIB = 1 << 20
 
 
@@ -161,10 +162,16 @@ def _forked(module: str) -> socket.socket:
         server = _servers.get(module)
         if server is None or server.starter != os.getpid() or server.process.poll() is not None:
             channel, other = socket.socketpair()
-            command, environment = [sys.executable, "-P", "-c", _PROGRAM, module], {**os.environ, **_ENVIRONMENT}
+            command = [sys.executable, "-P", "-c", _PROGRAM, module]
+            # A party's secret may be among ours.
+            known = {name: value for name, value in os.environ.items() if not name.startswith(_OURS)}
             with other:
                 process = subprocess.Popen(
-                    command, stdin=other.fileno(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment
+                    command,
+                    stdin=other.fileno(),
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    env={**known, **_ENVIRONMENT},
                 )
             server = _servers[module] = _Server(process, channel, os.getpid())
         socket.send_fds(server.channel, [b"."], [theirs.fileno()])

@@ -17,6 +17,7 @@ import pytest
 from storage import confined as module
 from storage.confined import confined
 from storage.errors import InputError, StorageError
+from storage.secrets import environment_name
 from tests.support import forks
 
 MEBIBYTE = 1 << 20
@@ -63,6 +64,11 @@ def reads(name: str) -> Iterator[bytes]:
     yield Path(name).read_bytes()
 
 
+def environment() -> Iterator[bytes]:
+    """Yield the names of the variables that are there."""
+    yield " ".join(os.environ).encode()
+
+
 def done(function: str, *arguments: Any, seconds: int = 60) -> list[bytes]:
     return list(confined(f"{__name__}:{function}", *arguments, place="F", memory=64 * MEBIBYTE, seconds=seconds))
 
@@ -95,6 +101,14 @@ def test_each_has_a_process_of_its_own_whatever_thread_asks() -> None:
         answers = list(pool.map(lambda count: done("numbers", count), range(1, 17)))
     assert [len(answer) for answer in answers] == list(range(1, 17))
     assert len({answer[0].split()[1] for answer in answers} | {str(os.getpid()).encode()}) == 17
+
+
+def test_no_secret_is_in_its_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_servers", {})
+    monkeypatch.setenv(environment_name("all"), "00" * 32)
+    (names,) = done("environment")
+    assert b"PATH" in names.split()
+    assert b"UNITBALL" not in names
 
 
 def test_a_relative_path_is_one_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
