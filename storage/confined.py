@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from storage import errors
-from storage.errors import InputError, StorageError
+from storage.errors import EndedError, InputError, StorageError
 
 MEMORY_VARIABLE = "UNITBALL_MEMORY"
 _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -52,20 +52,6 @@ def kept_memory() -> int:
     if not (math.isfinite(size) and size >= 0):
         raise InputError(f"{MEMORY_VARIABLE} is {value!r}; give bytes, or a number with K, M, G or T, such as 2G")
     return int(size)
-
-
-class EndedError(InputError):
-    """A process ended before its work did.
-
-    Attributes
-    ----------
-    why : str
-        ``"time"`` or ``"memory"`` where it took more than it may, ``"died"`` otherwise.
-    """
-
-    def __init__(self, message: str, why: str) -> None:
-        super().__init__(message)
-        self.why = why
 
 
 def admitted_memory() -> int:

@@ -37,6 +37,21 @@ class InputError(StatedError, ValueError):
     """Bad input data or a bad argument; the message names the place, the value, the bound and the way out."""
 
 
+class EndedError(InputError):
+    """A process that worked on what comes from outside ended before its work did.
+
+    Parameters
+    ----------
+    message : str
+    why : str
+        ``"time"`` or ``"memory"`` where it took more than it may, ``"died"`` otherwise.
+    """
+
+    def __init__(self, message: str = "", why: str = "died") -> None:
+        super().__init__(message)
+        self.why = why
+
+
 class RefusedError(StatedError):
     """Refused for privacy: a cap would be exceeded, or something unproved would read private rows."""
 

@@ -1,5 +1,6 @@
 """Recoding: which value a code of a file means; several codes of one value, prefixes of codes, first characters."""
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -82,10 +83,15 @@ class Recoding:
                     f"{place}: {rule.code!r} has {len(rule.code)} characters and 'first: {first}' leaves {first} of a "
                     "cell, so that no cell can be it; shorten it, or count more characters"
                 )
+        in_order = sorted(declared, key=lambda rule: rule.code)
         for rule in declared:
-            other = next((one for one in declared if one is not rule and one.code.startswith(rule.code)), None)
             # What takes all that is left takes nothing from another.
-            if rule.prefix and rule.code and other is not None:
+            if not rule.prefix or not rule.code:
+                continue
+            # Those that begin with it stand together, it among them.
+            first_one = bisect_left(in_order, rule.code, key=lambda one: one.code)
+            begun = (one for one in in_order[first_one : first_one + 2] if one.code.startswith(rule.code))
+            if (other := next((one for one in begun if one is not rule), None)) is not None:
                 raise InputError(
                     f"{place}: {str(rule)!r} and {str(other)!r} overlap; leave one of them out, or say more of what "
                     "codes begin with"

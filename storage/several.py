@@ -1,6 +1,7 @@
 """One declaration for many columns: a list of names, or a pattern, which the names of a file's columns settle."""
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -109,7 +110,7 @@ def _names(number: int, entry: Mapping[str, Any], place: str) -> list[str]:
         if not column_name(as_text(f"{where}: names", one, column_name)):
             raise InputError(f"{where}: names holds {one!r}, which is empty; name a column")
     names = list(map(column_name, names))
-    if twice := next((one for place_, one in enumerate(names) if one in names[:place_]), None):
+    if (twice := next((one for one, times in Counter(names).items() if times > 1), None)) is not None:
         raise InputError(f"{where}: names holds {twice!r} twice; leave one out")
     return names
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from storage.confined import EndedError, confined
-from storage.errors import StorageError
+from storage.confined import confined
+from storage.errors import EndedError, StorageError
 from storage.names import visible
 from storage.pictures.declaration import Pictures, Pixels
 from storage.pictures.decoding import MOST_BYTES, PictureError

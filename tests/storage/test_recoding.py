@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from storage.refs import OnViolation
 from storage.schema import Schema, Table, parse_schema
 from storage.source import ReadOptions, read_source
 from tests.support.data import gathered, stored
+from tests.support.untraced import calls_of
 
 LABEL = {"name": "y", "type": "label", "classes": {"<30": "early", ">30": "rest", "NO": "rest"}}
 RACE = {"Caucasian": "white", "AfricanAmerican": "black", "Asian": "other", "?": "other"}
@@ -374,3 +376,14 @@ def test_columns_made_in_code_mean_themselves() -> None:
     assert encode(Category("x", ("a", "b")), ["b"]).values.tolist() == [[0, 1]]
     assert encode(Label("y", classes=("a", "b")), ["b"]).values.tolist() == [["b"]]
     assert encode(Boolean("z"), ["yes", "f"]).values.tolist() == [[1], [0]]
+
+
+def test_many_codes_take_time_by_their_number() -> None:
+    """The attack: each was once compared with every other, a hundred thousand of them for longer than an hour."""
+
+    def work(codes: int) -> object:
+        values = {f"{place:06d}{'*' if place % 2 else ''}": "a" for place in range(codes)}
+        return declared(type="category", values={**values, "*": "b"})
+
+    few, many = (calls_of(partial(work, codes)) for codes in (300, 3000))
+    assert many < 15 * few
