@@ -106,7 +106,7 @@ class _Reading:
             )
 
     def _taken(self, file: PictureFile) -> bool:
-        return not file.link and file.label in self.classes
+        return file.label in self.classes
 
     def _block(self, files: Sequence[PictureFile], pictures: Iterator[Any]) -> tuple[Block, list[str]]:
         """Return some pictures as rows, of those that are decoded in turn, and what is wrong with the others."""
@@ -116,7 +116,8 @@ class _Reading:
             if self._taken(file):
                 found = next(pictures)
             elif file.link:
-                found = PictureError("is a link; links are not followed: put the file there")
+                # Beside the class folders; others are refused where they would be opened.
+                found = PictureError("is a link")
             else:
                 what = "no class" if not file.label else f"class {file.label!r}, which is not declared"
                 found = PictureError(f"is of {what}")

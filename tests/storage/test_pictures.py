@@ -174,6 +174,7 @@ def _tag(order: str, tag: int, kind: int, count: int, value: int) -> bytes:
 
 # Of a maker, of a resolution and of an inner directory: each leads out of the data, or says a type that there is not.
 _DAMAGED = (
+    (0x010F, 5, 1, 0xFFFFFFF0),
     (0x010F, 2, 0x7FFFFFFF, 0xFFFFFF),
     (0x011A, 5, 1, 0xFFFFFFF0),
     (0x8769, 4, 1, 0xFFFFFFF0),
