@@ -172,14 +172,12 @@ def _tag(order: str, tag: int, kind: int, count: int, value: int) -> bytes:
     ))  # fmt: skip
 
 
-# Of a maker, of a resolution and of an inner directory: each leads out of the data, or says a type that there is not.
+# Of a maker, a resolution, a program, a day and of inner directories: each leads out of the data, or says a type that it
+# cannot have or that there is not.
 _DAMAGED = (
-    (0x010F, 5, 1, 0xFFFFFFF0),
-    (0x010F, 2, 0x7FFFFFFF, 0xFFFFFF),
-    (0x011A, 5, 1, 0xFFFFFFF0),
-    (0x8769, 4, 1, 0xFFFFFFF0),
-    (0x0131, 77, 9, 9),
-)
+    (0x010F, 5, 1, 0xFFFFFFF0), (0x010F, 2, 0x7FFFFFFF, 0xFFFFFF), (0x011A, 5, 1, 0xFFFFFFF0), (0x011A, 2, 2, 8),
+    (0x0131, 77, 9, 9), (0x0131, 11, 1, 38), (0x0132, 10, 2, 8), (0x8769, 4, 1, 0xFFFFFFF0), (0x8825, 9, 5, 20),
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("order", ["<", ">"])
