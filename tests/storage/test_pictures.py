@@ -172,7 +172,7 @@ def _tag(order: str, tag: int, kind: int, count: int, value: int) -> bytes:
     ))  # fmt: skip
 
 
-# Of a maker, a resolution, a program, a day and of inner directories: each leads out of the data, or says a type that it
+# Of a maker, a resolution, a program, a day and inner directories: each leads out of the data, or says a type that it
 # cannot have or that there is not.
 _DAMAGED = (
     (0x010F, 5, 1, 0xFFFFFFF0), (0x010F, 2, 0x7FFFFFFF, 0xFFFFFF), (0x011A, 5, 1, 0xFFFFFFF0), (0x011A, 2, 2, 8),
