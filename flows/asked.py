@@ -241,8 +241,13 @@ def score(
     dpalgos.parameters.ParameterError
         Naming the field, the value and the bound.
     """
-    asked = {"model": model, "input": input, "id_column": id_column, "prefer_champion": prefer_champion}
-    asked |= {"coverage": coverage}
+    asked = {
+        "model": model,
+        "input": input,
+        "id_column": id_column,
+        "prefer_champion": prefer_champion,
+        "coverage": coverage,
+    }
     return scoring.batch_scoring.fn(validated(ScoringRequest, asked))
 
 

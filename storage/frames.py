@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -134,8 +135,12 @@ def find_frame(rows: Any) -> Frame | None:
 def _each_column(frame: Frame) -> Iterator[tuple[str, Any]]:
     """Yield the columns of a frame by place: an array of numbers may have the same name twice."""
     for place, name in enumerate(frame.names):
-        one = Frame(names=(name,), rows=frame.rows, column=lambda _, place=place: frame.column(place))
+        one = Frame(names=(name,), rows=frame.rows, column=partial(_at, frame, place))
         yield name, one.batch([name]).column(0)
+
+
+def _at(frame: Frame, place: int, _: int) -> Any:
+    return frame.column(place)
 
 
 def _numbers(name: str, cells: Any) -> NDArray[np.float64]:

@@ -273,6 +273,9 @@ class PrivateClassifier(Scored, ClassifierMixin, PrivateEstimator):  # type: ign
         # Sums of scores are released with Gaussian noise, which spends a delta.
         return {"roc": self.delta > 0, "aim": self.aim}
 
+    def _turn_classes(self) -> None:
+        self.classes_ = self.classes_[::-1]
+
     def _class_names(self) -> tuple[str, ...]:
         return tuple(map(str, self.classes_.tolist()))
 

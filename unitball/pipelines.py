@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from numbers import Integral, Real
+from types import FrameType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -218,7 +219,7 @@ def fitted_around(estimator: Any) -> tuple[PipelineFinding, ...]:
     was fitted before, and what fits in another thread or process, is not.
     """
     around = None
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if frame.f_code.co_name.startswith("fit") and isinstance(one := frame.f_locals.get("self"), BaseEstimator):
             around = one if one is not estimator else around

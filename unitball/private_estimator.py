@@ -199,13 +199,17 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         """Return the positive class by the name under which it is trained; None for the last one."""
         return None
 
+    def _turn_classes(self) -> None:
+        """Name the classes in the other order; a numeric label has none."""
+
     def _take(self, fitted: Fitted) -> None:
         """Keep what a fit has released, and what follows from it."""
         self.guarantee_, self._charged = FitGuarantee(proved_of(fitted.plan), fitted.remembered), fitted.charges
         self._maps, self._model, self._counts = fitted.maps, fitted.model, fitted.counts
         if fitted.plan.identity.turned:
             # As the logged model of a run has it: scores, thresholds and metrics are of the last class.
-            self._model, self.classes_ = fitted.model.turned(), self.classes_[::-1]
+            self._model = fitted.model.turned()
+            self._turn_classes()
         self._normalisation = fitted.normalisation
         found = Evaluation()
         if fitted.statistics:
@@ -367,7 +371,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
     def _rows(self, X: Any, y: Any) -> tuple[Any, NDArray[Any]]:
         """Return rows as numbers, or as a frame where a schema is declared, and their labels."""
         if self.schema is None:
-            return self._validated(X, y, y_numeric=self._numeric)
+            taken: tuple[Any, NDArray[Any]] = self._validated(X, y, y_numeric=self._numeric)
+            return taken
         rows = frame_of(X)
         document, called = document_of(self.schema, rows)
         parse_schema(document, called)

@@ -4,6 +4,7 @@ import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import cache
+from types import FrameType
 from typing import Any
 
 from storage.encoder import Clipped
@@ -50,7 +51,8 @@ _BETWEEN = frozenset(("unitball", "sklearn", "joblib", "contextlib", "tasks", "s
 
 def _calling() -> int:
     """Return how many frames up the user's own call is, counted from the function that warns."""
-    frame, level = sys._getframe(1), 0
+    frame: FrameType | None = sys._getframe(1)
+    level = 0
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _BETWEEN:
         frame, level = frame.f_back, level + 1
     return max(level, 1) + 1

@@ -6,6 +6,7 @@ Each picture is answered by one piece: the byte 0 and the answer, or the byte 1 
 import base64
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import IO, Any
 
 import numpy as np
@@ -24,24 +25,28 @@ def files(paths: Sequence[str], declared: Mapping[str, Any]) -> Iterator[bytes]:
     """Yield the numbers of pictures in files, float64."""
     pictures = Pictures.from_document(declared)
     for path in paths:
-        yield _answer(lambda path=path: open_picture(path), lambda file: _numbers(file, pictures))
+        yield _answer(partial(open_picture, path), lambda file: _numbers(file, pictures))
 
 
 def contents(encoded: Sequence[str], declared: Mapping[str, Any]) -> Iterator[bytes]:
     """Yield the numbers of pictures whose files' bytes are given in base 64, float64."""
     pictures = Pictures.from_document(declared)
     for text in encoded:
-        yield _answer(lambda text=text: io.BytesIO(base64.b64decode(text)), lambda file: _numbers(file, pictures))
+        yield _answer(partial(_decoded, text), lambda file: _numbers(file, pictures))
 
 
 def kinds(paths: Sequence[str]) -> Iterator[bytes]:
     """Yield what a pixel of each file is, by its header."""
     for path in paths:
-        yield _answer(lambda path=path: open_picture(path), lambda file: str(kind_of(file)).encode())
+        yield _answer(partial(open_picture, path), lambda file: str(kind_of(file)).encode())
 
 
 def _numbers(file: IO[bytes], pictures: Pictures) -> bytes:
     return np.ascontiguousarray(read_picture(file, pictures), dtype=np.float64).tobytes()
+
+
+def _decoded(text: str) -> IO[bytes]:
+    return io.BytesIO(base64.b64decode(text))
 
 
 def _answer(opened: Callable[[], IO[bytes]], read: Callable[[IO[bytes]], bytes]) -> bytes:

@@ -1,5 +1,6 @@
 """Rows in memory under a declared schema, as a source like those of files."""
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,7 +34,7 @@ class DeclaredFrame:
     schema: Mapping[str, Any] | Path
 
 
-def document_of(schema: Mapping[str, Any] | Path | str, frame: Frame) -> tuple[Any, str]:
+def document_of(schema: Mapping[str, Any] | os.PathLike[str] | str, frame: Frame) -> tuple[Any, str]:
     """Return a declaration as YAML would give it, with the frame's columns in place of patterns, and what it is called.
 
     Raises
@@ -41,8 +42,11 @@ def document_of(schema: Mapping[str, Any] | Path | str, frame: Frame) -> tuple[A
     storage.errors.InputError
         If there is no such file, or a pattern takes no column.
     """
-    given = isinstance(schema, Mapping)
-    document, called = (_plain(schema), "schema") if given else (read_declaration(str(schema)), str(schema))
+    if isinstance(schema, Mapping):
+        document, called = _plain(schema), "schema"
+    else:
+        called = os.fspath(schema)
+        document = read_declaration(called)
     return (settled(document, called, frame.names) if patterned(document) else document), called
 
 

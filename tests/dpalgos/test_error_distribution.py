@@ -90,7 +90,8 @@ class BoundOfTheRows(ErrorDistribution):
     """The mutant that takes B from the rows that are measured."""
 
     def of_block(self, features: Floats, labels: Array, parts: Ints, setting: Setting) -> Ints:
-        own = float(np.subtract(*np.quantile(np.clip(labels, *self.label_range), [0.95, 0.05])))
+        low, high = self.label_range
+        own = float(np.subtract(*np.quantile(np.clip(labels.astype(float), low, high), [0.95, 0.05])))
         of_rows = ErrorDistribution(budget=self.budget, label_range=self.label_range, bound=max(own, 1e-6))
         return of_rows.of_block(features, labels, parts, setting)
 

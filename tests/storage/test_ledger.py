@@ -205,7 +205,8 @@ class TestCharging:
         ledger.charge(request(release("a", 2)), {})
         with pytest.raises(OverspendError) as refused:
             ledger.charge(request(release("b", 0.5), release("c", 0.6)), {})
-        assert (refused.value.value, refused.value.bound) == (pytest.approx(3.1), 3)
+        assert refused.value.value == pytest.approx(3.1)
+        assert refused.value.bound == 3
         assert not ledger.is_charged("b")
         assert spent(ledger) == 2
         ledger.charge(request(release("b", 0.5)), {})

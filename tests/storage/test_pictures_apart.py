@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 
 from storage.encoder import PictureEncoder
+from storage.errors import StorageError
 from storage.pictures import reading
 from storage.pictures.declaration import Pictures, Pixels
 from storage.pictures.decoding import PictureError
@@ -47,7 +48,7 @@ def test_what_ends_the_process_is_one_refused_picture(monkeypatch: pytest.Monkey
         3.0, 4.0, 5.0, 6.0, 7.0, 8.0,
     ]  # fmt: skip
     for name in ("silent.png", "1-short.png"):
-        with pytest.raises(reading.StorageError, match="decodes pictures"):
+        with pytest.raises(StorageError, match="decodes pictures"):
             list(reading.read_files([name], GREY))
 
 

@@ -36,7 +36,7 @@ class Held:
     @classmethod
     def of(cls, truth: float | Floats, limits: Floats, shown: NDArray[np.bool_], values: Floats) -> Held:
         """Return it of margins (runs, 2) of a number, or of one of each run, and of estimates among those shown."""
-        near = 1e-9 * (1.0 + abs(truth))
+        near = 1e-9 * (1.0 + np.abs(np.asarray(truth, dtype=np.float64)))
         holds = (limits[:, 0] - near <= truth) & (truth <= limits[:, 1] + near)
         said = len(values) > 0
         return cls(

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,21 +63,21 @@ class Kernel:
         return [json.loads(line) for line in out.splitlines() if line.startswith("{")]
 
 
+def _killed(at: str, step: str) -> None:
+    if step == at:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 def main() -> None:
     """Answer a list of ``{"given": parameters, "rows": positions, "seed": int, "kill": step}``, a line each."""
     asked = json.loads(sys.stdin.read())
-    import os
-    import signal
-
     import unitball
     from tasks.release import checkpoints
 
     unitball.open_account("clinic", **OPENING)
     for one in asked:
         if one.get("kill"):
-            checkpoints.reached = lambda step, at=one["kill"]: (
-                os.kill(os.getpid(), signal.SIGKILL) if step == at else None
-            )
+            checkpoints.reached = partial(_killed, one["kill"])
         model = unitball.PrivateClassifier(
             **{"epsilon": 1.0, "account": "clinic", "bounds": BOUNDS, "classes": CLASSES, **one.get("given", {})}
         )

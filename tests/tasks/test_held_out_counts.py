@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -68,7 +69,7 @@ def test_scheduled_scoring_writes_sets_and_intervals_of_people(
     told: list[str] = []
     monkeypatch.setattr(records, "create_markdown_artifact", lambda text, **_: told.append(text))
     classes = label == "two"
-    given = {"evaluation": True, "test_fraction": 0.4, "roc": classes, "epsilon": 40.0}
+    given: dict[str, Any] = {"evaluation": True, "test_fraction": 0.4, "roc": classes, "epsilon": 40.0}
     config, run = train_on_table(tmp_path, label, visits=3, **given)
     rows = table_of(label, 600, seed=9)
     rows.to_csv(tmp_path / "new.csv", index=False)

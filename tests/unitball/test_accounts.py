@@ -20,6 +20,7 @@ import unitball
 from dpalgos.accounting.profiles import gaussian_epsilon
 from storage.errors import InputError, RefusedError
 from tasks.accounts.ledger import change_cap
+from tasks.release import preflight
 from tests.support.kernels import BOUNDS, CLASSES, OPENING, Kernel, drawn
 from unitball import BudgetError, PrivateClassifier, fits
 
@@ -107,7 +108,7 @@ def test_a_plan_is_of_the_rows_that_were_given(root: Path, monkeypatch: pytest.M
             os.close(descriptor)
         return known(config)
 
-    known = fits.require_feasible
+    known = preflight.require_feasible
     monkeypatch.setattr(fits, "require_feasible", feasible)
     private().fit(*drawn())
     assert held == ["clinic.fits"]

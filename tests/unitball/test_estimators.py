@@ -424,6 +424,7 @@ def test_an_account_of_rows_takes_no_groups(rows: tuple[Any, Any], whose: Any) -
     unitball.open_account("clinic", epsilon=1.0, delta=1e-6)
     with pytest.raises(BudgetError, match=r"account 'clinic'.*unit row"):
         private().fit(*rows, groups=whose)
+    opening: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6}
     for other, says in (
         ({"people": True}, "unit row.*person"),
         ({"group_size": 2}, "group size 1.*2"),
@@ -431,7 +432,7 @@ def test_an_account_of_rows_takes_no_groups(rows: tuple[Any, Any], whose: Any) -
         ({"delta": 1e-7}, "delta 1e-06.*delta 1e-07"),
     ):
         with pytest.raises(InputError, match=f"'clinic'.*{says}"):
-            unitball.open_account("clinic", **{"epsilon": 1.0, "delta": 1e-6, **other})
+            unitball.open_account("clinic", **{**opening, **other})
     with pytest.raises(ParameterError, match=r"'add-remove-one'.*'replace-special'"):
         unitball.open_account("other", epsilon=1.0, delta=1e-6, relation="add-remove-one")
 

@@ -186,7 +186,9 @@ def test_cells_of_every_library_are_the_same_wherever_rows_are_taken(tracked_roo
     assert loaded.predict(rows[names])["prediction"].tolist() == predicted[0]
     answer = TestClient(init(loaded)).post("/invocations", json={"dataframe_records": records})
     assert [one["prediction"] for one in answer.json()["predictions"]] == predicted[0]
-    for taken in (partial(unitball.train, **given, **RUN), partial(unitball.describe, **given), model.predict):
+    train, describe = partial(unitball.train, **given, **RUN), partial(unitball.describe, **given)
+    calls: tuple[Any, ...] = (train, describe, model.predict)
+    for taken in calls:
         with pytest.raises(InputError, match=r"column 'band'.*list"):
             taken(rows.assign(band=[[1]] * count))
 
