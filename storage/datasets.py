@@ -22,6 +22,7 @@ from storage.columns.coding import codes_of
 from storage.columns.declarations import shown
 from storage.errors import DamagedError, FormatVersionError, InputError, RefusedError, StorageError
 from storage.fingerprints import Duplicates, Fingerprints, overlapping_versions, private_versions
+from storage.hidden_cells import shown_cell
 from storage.layout import COLUMNS, FINGERPRINTS, PATTERNS, PEOPLE, PLACES, SEEN, Layout, path_component
 from storage.objects import objects_of, row_objects
 from storage.people import (
@@ -138,8 +139,8 @@ def _finite(block: Block, source: Source, part: str, before: int) -> Features:
         row, column = (int(place) for place in np.argwhere(~np.isfinite(numbers))[0])
         value = block.features[row, column]
     raise InputError(
-        f"{_where(block, source, part, row, before)}: feature {column + 1} is {value}; features must be finite "
-        "(at most 3.4e38); remove or correct the row"
+        f"{_where(block, source, part, row, before)}: feature {column + 1} is {shown_cell(value)}; features must be "
+        "finite (at most 3.4e38); remove or correct the row"
     )
 
 
@@ -162,9 +163,10 @@ def _class_indices(block: Block, source: Source, part: str, before: int) -> NDAr
     indices = codes_of(texts, source.classes).astype(np.int32)
     if (indices < 0).any():
         row = int(np.argmin(indices))
+        label = shown_cell(texts[row].as_py() or str(raw[row]))
         raise InputError(
-            f"{_where(block, source, part, row, before)}: label {texts[row].as_py() or str(raw[row])!r} is not among "
-            f"the classes {shown(source.classes)}; correct the row or declare it with --classes"
+            f"{_where(block, source, part, row, before)}: label {label} is not among the classes "
+            f"{shown(source.classes)}; correct the row or declare it with --classes"
         )
     return indices
 
@@ -179,8 +181,8 @@ def _real_labels(
     if not good.all():
         row = int(np.argmin(good))
         raise InputError(
-            f"{_where(block, source, part, row, before)}: label {raw[row]} is outside the declared range "
-            f"[{low:g}, {high:g}]; correct the row or declare a wider --label-range"
+            f"{_where(block, source, part, row, before)}: label {shown_cell(raw[row])} is outside the declared "
+            f"range [{low:g}, {high:g}]; correct the row or declare a wider --label-range"
         )
     return labels
 

@@ -16,6 +16,7 @@ from storage.cells import canonical
 from storage.columns.person import Person
 from storage.errors import InputError
 from storage.frames import find_frame, frame_of
+from storage.hidden_cells import cells_hidden, shown_cell
 from storage.pictures.declaration import Pictures
 from storage.pictures.decoding import PictureError
 from storage.pictures.reading import read_contents, read_files
@@ -139,13 +140,14 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
         Raises
         ------
         InputError
-            If a column is missing, or for the first row that is refused, naming row (from 1), column, value and bound.
+            If a column is missing, or for the first row that is refused, naming row (from 1), column and bound.
         """
         return self.encode_or_raise(X).features
 
     def encode_or_raise(self, X: Any) -> Encoding:
         """Encode rows none of which is refused; raises as :meth:`transform` does."""
-        return self.encode(X).or_raise()
+        with cells_hidden():
+            return self.encode(X).or_raise()
 
     def encode(self, X: Any) -> Encoding:
         """Encode rows one by one: one that is refused does not stop the others.
@@ -169,7 +171,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
         for one in examined:
             wrong = one.encoded.unclippable if OnViolation(self.on_violation).clips else one.encoded.outside
             for row in np.flatnonzero(wrong if schema.rule(one.column).keeps else wrong | one.missing).tolist():
-                fault = f"{one.shown(row)[:60]!r} is not {one.column.bound}"
+                fault = f"{shown_cell(one.shown(row), 'the cell')} is not {one.column.bound}"
                 fault = "the value is missing" if one.missing[row] else fault
                 refusals[row] = refusals[row] or f"column {one.column.name}: {fault}"
         features, refused = schema.features(examined), np.array([refusal is not None for refusal in refusals], bool)
@@ -283,7 +285,8 @@ class PictureEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # 
 
     def encode_or_raise(self, X: Any) -> Encoding:
         """Read pictures all of which can be taken; raises as :meth:`transform` does."""
-        return self.encode(X).or_raise()
+        with cells_hidden():
+            return self.encode(X).or_raise()
 
     def encode(self, X: Any) -> Encoding:
         """Read pictures one by one: one that is refused does not stop the others."""

@@ -24,6 +24,7 @@ from storage.columns.person import Person
 from storage.columns.types import parse_column
 from storage.documents import as_text, parse_yaml, read_yaml
 from storage.errors import InputError, require_format
+from storage.hidden_cells import shown_cell
 from storage.people import People, identifiers
 from storage.recoding import in_order
 from storage.refs import OnViolation, Scaling, TableColumn
@@ -491,14 +492,14 @@ class Schema:
             # A marker is for all columns, which whoever wrote it may not have had in mind.
             shown, alone = examined.shown(row)[:60], len(examined.cells) == 1
             marked = alone and shown.strip() and not absent(examined.cells[0][row : row + 1])[0]
-            what = f"{shown!r} marks a missing value" if marked else "the value is missing"
+            what = f"{shown_cell(shown, 'the cell')} marks a missing value" if marked else "the value is missing"
             if examined.column.essential:
                 return f"{what}; fill it, or let the column say 'missing: drop'"
             return f"{what}; fill it, or let the schema say 'missing: {{marker: …, rows: indicator, constant or drop}}'"
         ways = "--on-violation drop" if examined.encoded.unclippable[row] else "--on-violation clip or drop"
         return (
-            f"{examined.shown(row)[:60]!r} is outside the schema, which admits {examined.column.bound}; correct "
-            f"the row or the schema, or use {ways}"
+            f"{shown_cell(examined.shown(row), 'the cell')} is outside the schema, which admits "
+            f"{examined.column.bound}; correct the row or the schema, or use {ways}"
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from tasks.release.column_counts import plan_counts, price_of_counts, version_of
 from tasks.release.descriptions import DescribedColumn, terms_of
 from tasks.release.descriptions import describe as described
 from unitball.tables import bring_in, require_given
-from unitball.training import using_root
+from unitball.training import one_at_a_time, using_root
 from unitball.wording import checked, spoken_in_python
 
 
@@ -96,12 +97,13 @@ def describe(
     given = not isinstance(dataset, str)
     require_given(dataset, schema, name)
     with using_root(root):
-        if given:
-            dataset = bring_in("describe", dataset, schema, name, rows)
-        elif rows:
-            ingest(checked("describe", IngestRequest, {"name": dataset, **rows}))
-        ensure_registered(dataset)
-        planned = plan_counts(version_of(dataset, version), epsilon, delta=delta, trust=trust)
+        with one_at_a_time(name or "rows") if given else nullcontext():
+            if given:
+                dataset = bring_in("describe", dataset, schema, name, rows)
+            elif rows:
+                ingest(checked("describe", IngestRequest, {"name": dataset, **rows}))
+            ensure_registered(dataset)
+            planned = plan_counts(version_of(dataset, version), epsilon, delta=delta, trust=trust)
         if plan:
             return _framed((), asdict(terms_of(planned, paid=planned.paid)))
         if epsilon is None and (price := price_of_counts(planned)) is not None:

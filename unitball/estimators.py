@@ -21,6 +21,7 @@ from storage.columns.coding import codes_of
 from storage.columns.declarations import named_twice
 from storage.encoder import Clipped
 from storage.errors import InputError
+from storage.hidden_cells import shown_cell
 from storage.refs import OnViolation
 from tasks.release.metrics import Evaluation
 from unitball.fits import Target
@@ -251,8 +252,8 @@ class PrivateClassifier(Scored, ClassifierMixin, PrivateEstimator):  # type: ign
         alike = dict(zip(others, codes_of(canonical(others), texts).tolist(), strict=True))
         if unknown := [label for label, place in alike.items() if place < 0]:
             raise ParameterError(
-                f"label {unknown[0]!r} is none of the classes {', '.join(map(repr, places))}; declare it or leave the "
-                "row out"
+                f"row {known.index(unknown[0]) + 1}, label {shown_cell(unknown[0])} is none of the classes "
+                f"{', '.join(map(repr, places))}; declare it or leave the row out"
             )
         places |= alike
         return Target(
@@ -432,8 +433,8 @@ class PrivateRegressor(Scored, RegressorMixin, PrivateEstimator):  # type: ignor
         outside = np.flatnonzero((targets < low) | (targets > high))
         if self.label_range is None and self.on_violation == OnViolation.REFUSE and len(outside):
             raise InputError(
-                f"row {outside[0] + 1}, target {targets[outside[0]]:g} is outside the schema's range [{low:g}, "
-                f'{high:g}]; correct it, or say on_violation="clip"'
+                f"row {outside[0] + 1}, target {shown_cell(targets[outside[0]])} is outside the schema's range "
+                f'[{low:g}, {high:g}]; correct it, or say on_violation="clip"'
             )
         if declared is None and low == high:
             high = low + 1.0

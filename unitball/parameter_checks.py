@@ -1,6 +1,7 @@
 """What estimators refuse of their parameters and labels, naming the parameter, the value and what to give."""
 
 import math
+import re
 from collections.abc import Callable
 from numbers import Integral, Real
 from typing import Any
@@ -10,8 +11,21 @@ from numpy.typing import NDArray
 
 from dpalgos.parameters import ParameterError
 from dpalgos.rows import Floats
+from storage.hidden_cells import hiding, shown_cell
 
 _MOST_SHOWN, _MOST_WHOLE = 80, 10**18
+# How messages of scikit-learn and NumPy about rows begin that name counts, shapes, types and columns alone.
+_WITHOUT_CELLS = (
+    r"could not convert string to \w+",
+    r"Input [^\n]{0,20}? contains (NaN|infinity)[^\n]*",
+    r"Expected 2D array, got (1D|scalar) array instead",
+    r"Found array with [^\n]*",
+    r"X has \d+ features[^\n]*",
+    r"The feature names should match[\s\S]*",
+    r"y should be a 1d array[^\n]*",
+    r"Complex data not supported",
+    r"setting an array element with a sequence",
+)
 
 
 def shown(value: Any) -> str:
@@ -38,6 +52,10 @@ def said_of_rows(error: ValueError) -> str:
     An imputer, which it names for missing cells, would learn from the private rows.
     """
     message = str(error)
+    if hiding():
+        # All of its first line that holds no cell; an array is shown below it.
+        known = next((found[0] for one in _WITHOUT_CELLS if (found := re.match(one, message))), None)
+        message = known or "X or y cannot be read as numbers, and what was said of it may hold a cell"
     if "could not convert string" in message:
         # Its own message quotes the cell.
         return "a cell is no number; columns of texts need their values declared: give schema=FILE"
@@ -55,10 +73,12 @@ def finite(y: NDArray[Any]) -> Floats:
         targets = np.asarray(y, dtype=np.float64)
     except (TypeError, ValueError):
         texts = [cell for cell in np.asarray(y, dtype=object).tolist() if not isinstance(cell, Real)]
-        raise ParameterError(f"y holds {shown(texts[0] if texts else y)}; give numbers") from None
+        first = shown(texts[0] if texts else y)
+        raise ParameterError(f"y holds {first if not hiding() else 'what is no number'}; give numbers") from None
     if len(wrong := np.flatnonzero(~np.isfinite(targets))):
         raise ParameterError(
-            f"row {wrong[0] + 1}, target {targets[wrong[0]]} is no finite number; correct it or leave the row out"
+            f"row {wrong[0] + 1}, target {shown_cell(targets[wrong[0]])} is no finite number; correct it or leave the "
+            "row out"
         )
     return targets
 

@@ -5,6 +5,7 @@ import os
 import secrets
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import KW_ONLY, dataclass, fields
 from pathlib import Path
 from typing import Any, Self
@@ -28,6 +29,7 @@ from dpalgos.score_curves import ScoreSums
 from storage.encoder import TableEncoder
 from storage.errors import InputError
 from storage.frames import find_frame, frame_of, number_rows
+from storage.hidden_cells import cells_hidden
 from storage.ledger.entries import require_name
 from storage.people import MOST_ROWS, People, identifiers, named
 from storage.readers.in_memory import document_of
@@ -136,12 +138,13 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
                 warn_of_fits(self._family, self.account, float(self._epsilon), float(self.delta))
                 warn_of_scores()
             warn_of_steps(fitted_around(self))
-        rows, y = self._rows(X, y)
-        grouped = self._grouped(rows, groups, len(y))
-        self._encoding = self._encoder(rows)
-        self._places = self._columns.declared.places if self._encoding is None else self._encoding.places
-        target = self._target(y)
-        features = self._encoded(rows)
+        with self._without_cells():
+            rows, y = self._rows(X, y)
+            grouped = self._grouped(rows, groups, len(y))
+            self._encoding = self._encoder(rows)
+            self._places = self._columns.declared.places if self._encoding is None else self._encoding.places
+            target = self._target(y)
+            features = self._encoded(rows)
         if self.test_fraction > 0 and (len(y) if grouped is None else grouped.records) == 1:
             raise ParameterError("there is one sample, and some are to be held out; give more, or test_fraction=0")
         config = self._configuration(len(y) if grouped is None else grouped.records, features.shape[1])
@@ -448,9 +451,14 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
     @spoken_in_python()
     def _raw_scores(self, X: Any) -> Floats:
         check_is_fitted(self)
-        # A delivery may be empty, and so is what is said of it.
-        rows = X if self._encoding is None else self._validated(X, reset=False, ensure_min_samples=0)
-        return self._raw_scores_of(self._encoded(rows))
+        with self._without_cells():
+            # A delivery may be empty, and so is what is said of it.
+            rows = X if self._encoding is None else self._validated(X, reset=False, ensure_min_samples=0)
+            return self._raw_scores_of(self._encoded(rows))
+
+    def _without_cells(self) -> AbstractContextManager[None]:
+        """Return what keeps cells of private rows out of errors: a notebook keeps what it shows."""
+        return nullcontext() if self.public else cells_hidden()
 
     def _raw_scores_of(self, encoded: Floats) -> Floats:
         seen = row_map(self._normalisation)(encoded)
@@ -512,9 +520,11 @@ class Scored:
 
     public: bool
     _labels: Callable[[Any], NDArray[Any]]
+    _without_cells: Callable[[], AbstractContextManager[None]]
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the accuracy, or R² of numbers, on these rows, which is exact and no release."""
         if not self.public:
             warn_of_scores()
-        return float(super().score(X, self._labels(y), sample_weight))  # type: ignore[misc]  # of the mixin
+        with self._without_cells():
+            return float(super().score(X, self._labels(y), sample_weight))  # type: ignore[misc]  # of the mixin

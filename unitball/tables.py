@@ -3,12 +3,15 @@
 import difflib
 import os
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 from dpalgos.parameters import ParameterError
 from storage.frames import frame_of
+from storage.hidden_cells import cells_hidden
 from storage.readers.in_memory import DeclaredFrame
+from storage.refs import Visibility
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import AccountRequest, IngestRequest
 from unitball.screen import tell
@@ -54,7 +57,7 @@ def bring_in(
     ParameterError
         Where schema or name are missing.
     storage.errors.InputError, storage.errors.RefusedError
-        As :func:`tasks.datasets.registration.ingest` does.
+        As :func:`tasks.datasets.registration.ingest` does; of private rows without a cell.
     """
     if schema is None or name is None:
         missing = [what for what, given in (("name", name), ("schema", schema)) if given is None]
@@ -69,5 +72,6 @@ def bring_in(
             near = difflib.get_close_matches(key, TERMS, n=3, cutoff=0.4) or [*TERMS]
             raise ParameterError(f"{function} has no parameter {key!r} of rows in memory; nearest: {', '.join(near)}")
     request = checked(function, IngestRequest, {"name": name, **terms})
-    ingest(request, told=tell, rows=DeclaredFrame(frame=frame_of(rows), schema=declared))
+    with nullcontext() if request.visibility is Visibility.PUBLIC else cells_hidden():
+        ingest(request, told=tell, rows=DeclaredFrame(frame=frame_of(rows), schema=declared))
     return name

@@ -22,6 +22,7 @@ from dpalgos.guarantees import RELATIONS
 from dpalgos.parameters import ParameterError
 from storage.atomic import locked_directory
 from storage.errors import InputError, RefusedError
+from storage.hidden_cells import cells_hidden
 from storage.layout import path_component
 from storage.ledger.charges import DEFAULT_RELATION, PERSON, ROW, Cap
 from tasks.accounts.ledger import open_ledger
@@ -34,6 +35,7 @@ from tasks.runtime.settings import ROOT_VARIABLE, current_layout, current_root, 
 from tasks.runtime.stores import forget_ledger
 from tasks.tracking.results import Proved, RunResult, shown_metric
 from unitball.accounts import AccountBudget, read_budget
+from unitball.guarantees import IN_MEMORY_ALONE
 from unitball.wording import checked, spoken_in_python
 
 if TYPE_CHECKING:
@@ -216,12 +218,15 @@ class TrainedModel:
         Of the account, after the run: ``left_epsilon``, ``charges``.
     says : Effects or None
         What it says about each column of a declared table; see :meth:`effects`.
+    remembered : str
+        What is to be said where the account ends with this process.
     """
 
     result: RunResult
     pipeline: Any
     budget: AccountBudget
     says: Effects | None = None
+    remembered: str = ""
 
     @property
     def guarantee(self) -> Proved | None:
@@ -251,8 +256,9 @@ class TrainedModel:
             raise InputError("this model has no probabilities: train two classes with roc=True to calibrate it")
         from tasks.tracking.flavor import encoded
 
-        found, classes = encoded(self.pipeline, rows), list(self.pipeline.classes_)
         # A delivery may be empty.
+        with cells_hidden():
+            found, classes = encoded(self.pipeline, rows), list(self.pipeline.classes_)
         given = len(found.features)
         probabilities = found.rest.predict_proba(found.features) if given else np.empty((0, len(classes)))
         return pd.DataFrame(probabilities, columns=classes, index=index_of(rows))
@@ -370,7 +376,7 @@ class TrainedModel:
             [
                 f"{result.algorithm} on {result.dataset}, {result.trust}",
                 f"{said} {shown_metric(result, metric)}{where}" if metric in result.metrics else "nothing was measured",
-                f"proved: {self.guarantee or 'nothing'}",
+                f"proved: {self.guarantee or 'nothing'}{self.remembered and f'; {self.remembered}'}",
                 repr(self.budget).split("\n")[0],
             ]
         )
@@ -457,9 +463,13 @@ def train(
                     run = federated_training.chain(prepared)
                 run = run._replace(result=recorded or record(config, *run))
             model, account = run_report(config, run).model, read_budget(dataset)
-    if model is None:
-        return TrainedModel(result=run.result, pipeline=None, budget=account)
-    return TrainedModel(result=run.result, pipeline=model.pipeline, budget=account, says=model.effects)
+    return TrainedModel(
+        result=run.result,
+        pipeline=None if model is None else model.pipeline,
+        budget=account,
+        says=None if model is None else model.effects,
+        remembered=IN_MEMORY_ALONE.format(account.account) if root == MEMORY and account.epsilon_cap else "",
+    )
 
 
 def effects_frame(found: Effects | None) -> pd.DataFrame:
@@ -513,6 +523,7 @@ def predict(
     return predicted(pipeline, rows)
 
 
+@cells_hidden()
 def predicted(pipeline: Any, rows: Any) -> pd.Series:
     """Return a prediction for each row, and warn of cells that the schema does not admit and that were clipped."""
     # With scikit-learn, which a question about a budget does without.
@@ -535,6 +546,7 @@ def index_of(rows: Any) -> Any:
     return None if frame is None else frame.index
 
 
+@cells_hidden()
 def covered(pipeline: Any, rows: Any, *, interval: float | None = None, sets: float | None = None) -> pd.DataFrame:
     """Return predictions with their intervals or sets at a coverage."""
     # With scikit-learn, which whoever asks for a budget does without.

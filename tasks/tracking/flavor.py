@@ -34,6 +34,7 @@ from storage.cells import column_name
 from storage.encoder import Clipped, Encoder, PictureEncoder, TableEncoder
 from storage.errors import InputError, StorageError
 from storage.frames import number_rows
+from storage.hidden_cells import cells_hidden
 from storage.names import SCORED
 from storage.readers.picture_files import PATH, asked_pictures, count_asked, passed_over
 from storage.readers.raw_tables import PARQUET, expected_rows, names_of, raw_rows
@@ -516,10 +517,11 @@ class Scorer:
         InputError
             For the first row that the schema refuses, or picture that cannot be taken.
         """
-        if isinstance(self.pipeline[0], _ENCODERS):
-            interval, sets = ((params or {}).get(name) for name in (INTERVALS, SETS))
-            return scores_of(self.pipeline, data, covering=Covering(interval, sets))
-        return predictions_of(self.pipeline, data)
+        with cells_hidden():
+            if isinstance(self.pipeline[0], _ENCODERS):
+                interval, sets = ((params or {}).get(name) for name in (INTERVALS, SETS))
+                return scores_of(self.pipeline, data, covering=Covering(interval, sets))
+            return predictions_of(self.pipeline, data)
 
 
 def _load_pyfunc(path: str) -> Scorer:

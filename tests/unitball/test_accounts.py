@@ -19,7 +19,7 @@ from sklearn.model_selection import GridSearchCV
 import unitball
 from dpalgos.accounting.profiles import gaussian_epsilon
 from storage.errors import InputError, RefusedError
-from tasks.accounts.ledger import change_cap
+from tasks.accounts.ledger import change_cap, open_ledger
 from tasks.release import preflight
 from tests.support.kernels import BOUNDS, CLASSES, OPENING, Kernel, drawn
 from unitball import BudgetError, PrivateClassifier, fits
@@ -66,6 +66,8 @@ def test_folds_subsets_and_reordered_rows_add_up() -> None:
     assert len(mus) == 4
     assert spent is not None
     assert spent >= gaussian_epsilon(float(np.linalg.norm(mus)), 1e-6)
+    # What one fit holds out another may train on: their parts are parts of different partitions.
+    assert len({plan.partition for plan in open_ledger().history("clinic").plans}) == 4
     # Columns of a frame in another order are the same rows under the same schema; rows in another order are not.
     columns = [{"name": name, "type": "numeric", "range": [*BOUNDS]} for name in "abc"]
     schema = {"columns": [*columns, {"name": "y", "type": "label", "classes": CLASSES}]}

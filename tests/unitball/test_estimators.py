@@ -180,7 +180,7 @@ def test_refusals_are_in_pythons_words(rows: tuple[Any, Any]) -> None:
     assert unitball.budget("another").disjoint[0]["reason"] == "another town"
     with pytest.raises(ParameterError, match=r"epsilon.*-1.*0"):
         private(epsilon=-1).fit(*rows)
-    with pytest.raises(ParameterError, match=r"'a'.*schema=FILE"):
+    with pytest.raises(ParameterError, match=r"float.*schema=FILE"):
         private().fit(np.array([["a", "b"]] * 4, dtype=object), ["well", "ill"] * 2)
 
 
@@ -248,7 +248,7 @@ def test_private_rows_need_declarations(rows: tuple[Any, Any]) -> None:
         PrivateClassifier().fit(*rows)
     with pytest.raises(ParameterError, match="label_range"):
         PrivateRegressor(bounds=BOUNDS).fit(rows[0], rows[0][:, 0])
-    with pytest.raises(ParameterError, match="'sick'"):
+    with pytest.raises(ParameterError, match=r"row 1.*'well', 'ill'"):
         private().fit(rows[0], np.full(240, "sick"))
 
 
@@ -307,7 +307,7 @@ def test_data_frames_by_a_schema_that_recodes(tmp_path: Path) -> None:
     assert (model.predict(frame[columns[::-1]].assign(diag_3=1)) == found).all()
     again = pickle.loads(pickle.dumps(model))  # noqa: S301 - its own
     assert (again.predict(frame) == found).all()
-    with pytest.raises(InputError, match=r"row 1.*'75'.*\[60-70\)"):
+    with pytest.raises(InputError, match=r"row 1.*age.*\[60-70\)"):
         model.predict(frame.assign(age="75"))
     # Labels may be written as in the table, where several codes are one class.
     coded = PrivateClassifier(account="recoded", schema=tmp_path / "schema.yaml", epsilon=3.0).fit(frame, codes)
@@ -368,7 +368,7 @@ def test_an_estimator_leaves_no_rows_out_and_holds_targets_to_the_schema(tmp_pat
         "columns": [{"name": "x", "type": "numeric", "range": [0, 1]}, {"name": "y", "type": "label", "range": [0, 9]}]
     }
     frame, targets = pd.DataFrame({"x": [0.5] * 40}), np.append(np.arange(39) % 10, 12)
-    with pytest.raises(InputError, match=r"row 40.*12.*range \[0, 9\]"):
+    with pytest.raises(InputError, match=r"row 40.*range \[0, 9\]"):
         PrivateRegressor(epsilon=1.0, schema=schema).fit(frame, targets)
     PrivateRegressor(epsilon=1.0, schema=schema, on_violation="clip").fit(frame, targets)
     with pytest.raises(ParameterError, match=r"on_violation.*'drop'"):
@@ -574,7 +574,7 @@ def test_bad_rows_are_named_alike_whatever_declares_them(kind: type, way: str) -
         _refused(
             kind,
             way,
-            "label '?nan'?|NaN",
+            "row 3, label|NaN",
             y=np.where(np.arange(40) == 2, np.nan, labels.astype(object)),
         )
 
