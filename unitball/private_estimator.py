@@ -7,6 +7,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import KW_ONLY, dataclass, fields
+from numbers import Real
 from pathlib import Path
 from typing import Any, Self
 
@@ -59,7 +60,7 @@ from unitball.fits import (
 from unitball.guarantees import FitGuarantee
 from unitball.parameter_checks import require_number, require_whole, said_of_rows, shown
 from unitball.pipelines import fitted_around
-from unitball.screen import warn_of_clipped, warn_of_fits, warn_of_scores, warn_of_steps
+from unitball.screen import called_by, warn_of_clipped, warn_of_fits, warn_of_scores, warn_of_steps
 from unitball.training import MEMORY, budget, using_root
 from unitball.wording import in_python, spoken_in_python
 
@@ -106,7 +107,14 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         self._family = self._family or secrets.token_hex(8)
         # What clones and fits is a search or a cross-validation, which scores in ways of its own.
         cloned._cloned, cloned._family, cloned._pickled_on = True, self._family, self._pickled_on
+        if called_by("sklearn.model_selection"):
+            # Here and not where it is fitted: that may be another process, whose warnings no notebook shows.
+            self._warn_of_fits()
         return cloned
+
+    def _warn_of_fits(self) -> None:
+        if not self.public and isinstance(self._epsilon, Real) and isinstance(self.delta, Real):
+            warn_of_fits(self._family, self.account, float(self._epsilon), float(self.delta))
 
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__()
@@ -135,7 +143,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         if not self.public:
             self._require_declared()
             if self._cloned:
-                warn_of_fits(self._family, self.account, float(self._epsilon), float(self.delta))
+                self._warn_of_fits()
                 warn_of_scores()
             warn_of_steps(fitted_around(self))
         with self._without_cells():

@@ -58,6 +58,16 @@ def _calling() -> int:
     return max(level, 1) + 1
 
 
+def called_by(package: str) -> bool:
+    """Whether a function of a package is among those that are being carried out by this thread."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        if f"{frame.f_globals.get('__name__', '')}.".startswith(f"{package}."):
+            return True
+        frame = frame.f_back
+    return False
+
+
 @cache
 def warn_of_scores() -> None:
     """Warn once in a process: Python itself forgets what it has shown whenever somebody changes its filters."""

@@ -9,7 +9,7 @@ from storage.ledger.ledger import Ledger
 from storage.ledger.restoring import restore
 from tasks.accounts.pricing import AccountingPolicy
 from tasks.datasets.registration import find_dataset
-from tasks.runtime.settings import current_root
+from tasks.runtime.settings import current_root, ledger_url
 from tasks.runtime.standing import note_elsewhere
 from tasks.runtime.stores import open_catalog, open_ledger_database, open_releases
 
@@ -42,7 +42,7 @@ def require_account(name: str) -> Account:
     """
     root, way_out = current_root(), f"open it: unitball.open_account({name!r}, epsilon=…, delta=…)"
     # A root that is not there is not made by a question.
-    if not Layout(root).marker.exists():
+    if not Layout(root).marker.exists() and ledger_url() is None:
         raise InputError(f"there is no account {name!r}, and no root in {root}; {way_out}", value=name)
     catalog = open_catalog()
     if (found := catalog.account(name)) is None or not found.private:

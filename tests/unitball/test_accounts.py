@@ -144,7 +144,8 @@ def test_without_epsilon_what_is_stored_is_free_and_the_rest_has_a_price() -> No
 def test_a_search_over_processes_charges_each_fit() -> None:
     unitball.open_account("clinic", epsilon=9.0, delta=1e-6)
     search = GridSearchCV(private(), {"parameters": [{"iterations": 5}]}, cv=2, n_jobs=2)
-    assert search.fit(*drawn()).best_score_ > 0.6
+    with pytest.warns(UserWarning, match=r"account 'clinic'.*epsilon 1 at delta 1e-06"):
+        assert search.fit(*drawn()).best_score_ > 0.6
     assert len(charges()) == 3
     search.fit(*drawn())
     assert len(charges()) == 3
