@@ -97,7 +97,7 @@ def test_a_model_of_a_table_takes_rows_as_they_came(rows: pd.DataFrame, tmp_path
     answer = client.post("/invocations", json=split)
     assert [each["prediction"] for each in answer.json()["predictions"]] == found["prediction"].tolist()[:9]
     answer = client.post("/invocations", json={"dataframe_records": one.assign(age=300).to_dict("records")})
-    assert "column age: '300' is not a number in [18, 100]" in answer.text
+    assert "column age: the cell is not a number in [18, 100]" in answer.text
 
 
 def test_a_model_of_recoded_columns_recodes_wherever_it_is_asked(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_a_model_of_recoded_columns_recodes_wherever_it_is_asked(tmp_path: Path)
     refused = TestClient(init(served)).post(
         "/invocations", json={"dataframe_records": rows.assign(age="75").to_dict("records")}
     )
-    assert "column age: '75' is not one of [60-70), [70-80), [80-90)" in refused.text
+    assert "column age: the cell is not one of [60-70), [70-80), [80-90)" in refused.text
 
 
 def test_a_served_model_reads_missing_cells_as_json_and_no_csv(rows: pd.DataFrame, tmp_path: Path) -> None:
@@ -164,8 +164,8 @@ def test_missing_and_odd_cells_are_as_at_ingestion(rows: pd.DataFrame) -> None:
     pipeline = table_pipeline()
     changes: list[tuple[dict[str, Any], str]] = [
         ({"age": None}, "row 1"),
-        ({"ward": "moon"}, "row 1.*'moon'.*east"),
-        ({"cholesterol": "high"}, "row 1, column cholesterol: 'high'"),
+        ({"ward": "moon"}, "row 1.*ward.*east"),
+        ({"cholesterol": "high"}, "row 1, column cholesterol: .* [0-9]"),
     ]
     for change, message in changes:
         with pytest.raises(InputError, match=message):
