@@ -24,6 +24,7 @@ from storage.datasets import (
 from storage.encoder import PictureEncoder, encoder_of
 from storage.errors import DamagedError, InputError, RefusedError
 from storage.layout import PATTERNS, PLACES
+from storage.pictures.declaration import Pixels
 from storage.readers import picture_files
 from storage.refs import DatasetRef, Visibility
 from storage.shards import open_shard
@@ -274,6 +275,28 @@ def test_a_set_of_people_takes_no_pictures_by_themselves(root: Path, tmp_path: P
     bring_in(folder, person_from=RULE)
     with pytest.raises((InputError, RefusedError), match="people"):
         bring_in(folder)
+
+
+def test_doubts_about_people_are_told_before_the_account_is_opened(root: Path, tmp_path: Path) -> None:
+    folder = write(tmp_path / "set", of_people({1: 2, 2: 4, 3: 2}))
+    noted: list[tuple[str, bool]] = []
+
+    def note(line: str) -> None:
+        noted.append((line, open_catalog().account("people") is None))
+
+    request = IngestRequest(
+        name="animals", format="images", path=folder, classes=CLASSES, side=2, pixels=Pixels.GREY, account="people",
+        epsilon_cap=1.0, delta_cap=1e-4, person_from=RULE, rows_per_person=3,
+    )  # fmt: skip
+    ref = ingest(request, noted=note)
+    assert [(line.partition(" people have")[0], unopened) for line, unopened in noted] == [
+        (f"{folder}: 3 of 3", True), (f"{folder}: 1 of 3", True),
+    ]  # fmt: skip
+    assert open_catalog().account("people") is not None
+    # For the owner's screen alone: no file of the root holds it.
+    stored = b"".join(path.read_bytes() for path in root.rglob("*") if path.is_file())
+    assert ref.name.encode() in stored
+    assert b"several classes" not in stored
 
 
 def test_another_rule_for_whose_pictures_they_are_is_refused(root: Path, tmp_path: Path) -> None:
