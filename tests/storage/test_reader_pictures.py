@@ -417,7 +417,10 @@ def test_a_rule_takes_folders_and_no_part(tmp_path: Path) -> None:
     lines = [f"{name},x" for name in parts]
     for given in (folder, write_table(folder, *lines)):
         source = read(given, classes=("00003", "00014") if given == folder else ("x", "y"), person_from=whole)
-        found = {part: [one for block in rows for one in block.people or ()] for part, rows in source.parts.items()}
+        found = {
+            part: [one for block in rows for one in (() if block.people is None else block.people)]
+            for part, rows in source.parts.items()
+        }
         assert {part: sorted(names) for part, names in found.items()} == {
             "train": ["00003/00001", "00014/00001"], "test": ["00003/00001"],
         }, "a person in both is one"  # fmt: skip
