@@ -77,10 +77,17 @@ def test_forty_three_classes_from_a_folder_to_predictions(
     commands("predict", "--model", "signs.noisy-gd", "--input", folder / "table.csv", "--output", output).refused(
         2, "out.parquet exists"
     )
+    # A link is one refused row, and a system's files are none.
     (folder / "test" / "link.png").symlink_to(tests[0])
-    commands(
-        "predict", "--model", "signs.noisy-gd", "--input", folder / "test", "--output", tmp_path / "x.parquet"
-    ).refused(2, "link.png is a link")
+    (folder / "test" / "@eaDir").mkdir()
+    (folder / "test" / "@eaDir" / "thumb.png").write_bytes(tests[0].read_bytes())
+    output = tmp_path / "x.parquet"
+    outcome = commands("predict", "--model", "signs.noisy-gd", "--input", folder / "test", "--output", output)
+    assert outcome.code == 0, outcome
+    assert "1 file is passed over (1 hidden" in outcome.out
+    linked = pd.read_parquet(output).set_index("path")
+    assert "is a link" in linked.loc["link.png", "refusal"]
+    assert linked.drop(index=["bad.png", "link.png"])["prediction"].tolist() == found.tolist()
     # From the logged model: the bytes of files, in JSON as base64.
     with tracking_client(tracked_root):
         model = mlflow.pyfunc.load_model("models:/signs.noisy-gd/1")
