@@ -196,3 +196,10 @@ def test_classes_are_called_as_they_are(classes: tuple[str, str]) -> None:
         assert f"{called} {recall:.3f}" in text
         assert f"`{called}` for at most 60 %" in text
         assert name == called or name not in text.replace(called, "")
+
+
+def test_r2_that_cannot_be_measured_says_why() -> None:
+    metrics = decided({"mae": 0.4, "mae_low": 0.3, "mae_high": 0.5, "held_out_rows": 50.0}, 100.0)
+    metrics.refuse("r2", "the noise hides it", (-np.inf, 1.0))
+    result = a_result().model_copy(update={"metrics": metrics})
+    assert "the noise hides it" in " ".join(_measurements([result]))
