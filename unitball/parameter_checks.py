@@ -17,7 +17,7 @@ _MOST_SHOWN, _MOST_WHOLE = 80, 10**18
 # How messages of scikit-learn and NumPy about rows begin that name counts, shapes, types and columns alone.
 _WITHOUT_CELLS = (
     r"could not convert string to \w+",
-    r"Input [^\n]{0,20}? contains (NaN|infinity)[^\n]*",
+    r"Input( \w+)? contains (NaN|infinity)[^\n]*",
     r"Expected 2D array, got (1D|scalar) array instead",
     r"Found array with [^\n]*",
     r"X has \d+ features[^\n]*",

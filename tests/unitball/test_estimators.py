@@ -180,7 +180,7 @@ def test_refusals_are_in_pythons_words(rows: tuple[Any, Any]) -> None:
     assert unitball.budget("another").disjoint[0]["reason"] == "another town"
     with pytest.raises(ParameterError, match=r"epsilon.*-1.*0"):
         private(epsilon=-1).fit(*rows)
-    with pytest.raises(ParameterError, match=r"float.*schema=FILE"):
+    with pytest.raises(ParameterError, match="schema=FILE"):
         private().fit(np.array([["a", "b"]] * 4, dtype=object), ["well", "ill"] * 2)
 
 
