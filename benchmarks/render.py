@@ -211,11 +211,66 @@ def what_to_expect(mnist: Table, tables: Table) -> dict[str, Any]:
     return {"columns": ["set", *columns], "rows": rows}
 
 
+_MARGINS = {
+    "mae": "mean absolute error up to B",
+    "rmse": "RMSE up to B",
+    "r2": "R²_B",
+    "error_q05": "5 % quantile of the error",
+    "error_q50": "median of the error",
+    "error_q95": "95 % quantile of the error",
+    "rows": "rows of a group",
+    "accuracy": "accuracy in a group",
+    "balanced_accuracy": "balanced accuracy in a group",
+    "majority_rate": "frequency of the largest class in a group",
+    "recall": "recall in a group",
+    "predicted": "share that a class is predicted for in a group",
+    "interval": "interval of coverage 0.9",
+}
+# Of fewer runs a share says little.
+_FEW_SHOWN = 1_000
+
+
+def margins_held(found: Table) -> dict[str, Any]:
+    """Return for each number the lowest coverage over the simulated cases, and how wide its margins are."""
+    rows = []
+    for metric, title in _MARGINS.items():
+        cells = [one for one in found["cells"] if one["metric"].removesuffix("_a").removesuffix("_b") == metric]
+        shown = [one for one in cells if one.get("shown", 0) >= _FEW_SHOWN]
+        wide = sorted((one for one in shown if one["width"] is not None), key=lambda one: one["width"])
+        rows.append(
+            [
+                title,
+                len(cells),
+                min(one["held"] / one["runs"] for one in cells),
+                min((one["held_of_shown"] / one["shown"] for one in shown), default=None),
+                statistics.median(one["width"] for one in wide) if wide else None,
+                wide[-1]["width"] if wide else None,
+                _case(wide[-1]) if wide else "–",
+            ]
+        )
+    titles = ["number", "cases", ("lowest coverage", 4), ("… of the runs in which it is shown", 4)]
+    titles += [("width, median case", 2), ("width, widest case", 2), "widest case"]
+    columns = [one if isinstance(one, str) else {"title": one[0], "digits": one[1]} for one in titles]
+    return {"columns": columns, "rows": rows}
+
+
+def _case(one: Mapping[str, Any]) -> str:
+    """Return what is simulated in a cell."""
+    if "rows" not in one:
+        return f"{one['of']}, {one['noise']} noise"
+    said = [one["of"], f"{one['rows']:,} rows", f"ε = {one['epsilon']:g}"]
+    said += [f"range × {one['wider']:g}"] if one.get("wider", 1) != 1 else []
+    said += [f"people of {one['each']} rows"] if one.get("each", 1) > 1 else []
+    said += [] if one.get("counted", True) else ["label not counted"]
+    return ", ".join([*said, *([one["relation"]] if one["relation"] == "replace-special" else [])])
+
+
 MADE: dict[str, tuple[tuple[str, ...], Callable[..., dict[str, Any]]]] = {
     "tables-by-set": (("tables",), tables_by_set),
     "tables-means": (("tables",), tables_means),
     "nights-of-tables": (("nightly-tables",), nights_of_tables),
     "audit-verdicts": (("audit-all",), audit_verdicts),
+    "margins-held": (("margins",), margins_held),
     "what-to-expect": (("mnist", "tables"), what_to_expect),
 }
 """Tables that are made of files' cells or rows: the files, and what makes them."""

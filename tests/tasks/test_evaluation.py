@@ -240,8 +240,9 @@ def test_a_regression_is_measured_by_the_charged_distribution_of_its_errors(root
     exact["rmse"] = math.sqrt(exact["mse"])
     for name in ("mae", "rmse"):
         low, high = (measured.metrics[f"{name}{end}"] for end in ("_low", "_high"))
-        # Three times the margin's length: a false alarm has a probability below 10⁻⁸.
-        assert abs(measured.metrics[name] - exact[name]) <= 3 * (high - low) < 12, name
+        # Three times the margin's length: a false alarm has a probability below 10⁻⁸. Where noise leaves an RMSE of 0
+        # possible, its margin is longer than otherwise, and yet tells something within a range of 20.
+        assert abs(measured.metrics[name] - exact[name]) <= 3 * (high - low) < 20, name
     # So few rows in so wide a range do not tell how far the labels vary.
     assert set(measured.metrics.reasons) >= {"r2"}
     assert {key for key, _ in charges()} == {release.key for release in prepared.plan.releases}
