@@ -6,7 +6,7 @@ estimators, logged models, a served model's JSON. Columns that nobody asks for a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -208,7 +208,7 @@ def _mapping(rows: Any) -> Frame | None:
 
     def column(place: int) -> Any:
         cells = rows[keys[place]]
-        if isinstance(cells, str | bytes | Mapping) or not hasattr(cells, "__len__"):
+        if isinstance(cells, str | bytes | Mapping | Set) or not hasattr(cells, "__len__"):
             what = f"column {column_name(keys[place])!r} is a {type(cells).__name__}"
             raise InputError(f"{what}; give a list or an array of cells")
         return cells

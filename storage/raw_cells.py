@@ -186,9 +186,16 @@ def _kind(cell: Any) -> Any:
     kind = type(cell)
     if kind is str or kind is int or kind is _NOTHING:
         return kind
-    if kind.__name__ in ("NAType", "NaTType") or (isinstance(cell, (float, Decimal, np.generic)) and cell != cell):
+    if kind.__name__ in ("NAType", "NaTType") or _is_nan(cell):
         return _NOTHING
     return (kind, cell.tzinfo is None) if isinstance(cell, datetime) else kind
+
+
+def _is_nan(cell: Any) -> bool:
+    if isinstance(cell, Decimal):
+        # A signalling one must not be compared.
+        return cell.is_nan()
+    return isinstance(cell, (float, np.generic)) and bool(cell != cell)
 
 
 def _of_cells(cells: Sequence[Any]) -> Pieces:
@@ -219,7 +226,9 @@ def _of_one_kind(kind: Any, cells: Sequence[Any]) -> Pieces:
     alone = [(row, _array(kind, base, [cell])) for row, cell in enumerate(cells)]
     found = [(_of_arrow(array).found[0][0], np.array([row])) for row, array in alone if array is not None]
     lost = next((row for row, array in alone if array is None), None)
-    return Pieces(found, len(cells), None if lost is None else Unread(f"{base.__qualname__} that has no text", lost))
+    return Pieces(
+        found, len(cells), None if lost is None else Unread(f"{base.__qualname__} (not to be written as text)", lost)
+    )
 
 
 def _has_value(base: type) -> bool:
@@ -301,7 +310,10 @@ def _plain(array: Any) -> Any:
     kind, types = array.type, pa.types
     if isinstance(kind, pa.BaseExtensionType):
         known = _EXTENSIONS.get(kind.extension_name)
-        return None if known is None else known(array.storage, kind)
+        # A file says what its own types are, and may say nonsense.
+        with suppress(ValueError, KeyError, TypeError, AttributeError):
+            return None if known is None else known[1](array.storage, kind)
+        return None
     if kind in _FREQUENT:
         return array
     if types.is_dictionary(kind):
@@ -356,14 +368,27 @@ def _uuids(storage: Any, _: Any) -> Any:
     return pa.array([None if one is None else str(uuid.UUID(bytes=one)) for one in storage.to_pylist()], pa.string())
 
 
-_EXTENSIONS: Mapping[str, Callable[[Any, Any], Any]] = {
-    "pandas.period": _periods,
-    "pandas.interval": _intervals,
-    "arrow.uuid": _uuids,
-    "arrow.bool8": lambda storage, _: storage.cast(pa.bool_()),
-    "arrow.json": lambda storage, _: storage,
+_EXTENSIONS: Mapping[str, tuple[Any, Callable[[Any, Any], Any]]] = {
+    "pandas.period": (pa.string(), _periods),
+    "pandas.interval": (pa.string(), _intervals),
+    "arrow.uuid": (pa.string(), _uuids),
+    "arrow.bool8": (pa.bool_(), lambda storage, _: storage.cast(pa.bool_())),
+    "arrow.json": (pa.string(), lambda storage, _: storage),
 }
-"""Arrow's extension types whose values are known, by name: from what stores them and their type."""
+"""Arrow's extension types whose values are known, by name: what they become, and how, from storage and type."""
+
+
+def extension_of(field: Any) -> str | None:
+    """Return the name of the extension type of a field, also where Arrow has not recognised it; None of others."""
+    if isinstance(field.type, pa.BaseExtensionType):
+        return str(field.type.extension_name)
+    name = (field.metadata or {}).get(b"ARROW:extension:name")
+    return None if name is None else name.decode(errors="replace")
+
+
+def extended_type(name: str) -> Any:
+    """Return what cells of an extension type become, None where that is not known."""
+    return _EXTENSIONS[name][0] if name in _EXTENSIONS else None
 
 
 class _Unknown(pa.ExtensionType):  # type: ignore[misc]  # Arrow has no types
@@ -379,10 +404,10 @@ class _Unknown(pa.ExtensionType):  # type: ignore[misc]  # Arrow has no types
 
 def named_extension(field: Any, column: Any) -> Any:
     """Return a column under the extension that its field names, where Arrow has not recognised it."""
-    name = (field.metadata or {}).get(b"ARROW:extension:name")
+    name = extension_of(field)
     if name is None or isinstance(field.type, pa.BaseExtensionType):
         return column
-    kind = _Unknown(field.type, name.decode(errors="replace"), field.metadata.get(b"ARROW:extension:metadata", b""))
+    kind = _Unknown(field.type, name, field.metadata.get(b"ARROW:extension:metadata", b""))
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     return pa.ExtensionArray.from_storage(kind, array)
 

@@ -409,6 +409,10 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             raise ParameterError(f"X is an array of {X.dtype}, and numbers are needed; declare a schema")
         try:
             return validate_data(self, X, *y, dtype=np.float64, **given)
+        except TypeError as error:
+            if not str(error).startswith("float()"):
+                raise
+            raise ParameterError(said_of_rows(ValueError("could not convert string"))) from None
         except ValueError as error:
             if y and "inconsistent numbers of samples" in str(error):
                 raise ParameterError(

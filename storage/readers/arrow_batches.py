@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from storage.cells import column_name
 from storage.confined import admitted_memory, confined
 from storage.errors import InputError
+from storage.raw_cells import extended_type, extension_of, named_extension, pieces_of
 
 _MOST_PIECE = 1 << 26
 _SECONDS = 120
@@ -91,10 +92,7 @@ def pieces(path: str, rows: int, columns: Sequence[str] | None) -> Iterator[Any]
             found = file.schema_arrow.remove_metadata()
             schema = pa.schema([one.with_name(column_name(one.name)) for one in found])
             yield json.dumps({"rows": file.metadata.num_rows}).encode()
-            # A schema of many levels cannot be sent; nothing is read of such columns.
-            yield pa.schema(
-                [pa.field(one.name, pa.null()) if _is_deep(one.type) else one for one in schema]
-            ).serialize()
+            yield pa.schema([pa.field(one.name, _named(one)) for one in schema]).serialize()
             written = dict(zip(schema.names, found.names, strict=True))
             names = None if columns is None else [name for name in dict.fromkeys(columns) if name in written]
             if names and (twice := [name for name in names if schema.get_field_index(name) < 0]):
@@ -106,8 +104,8 @@ def pieces(path: str, rows: int, columns: Sequence[str] | None) -> Iterator[Any]
             for batch in file.iter_batches(rows, columns=asked, use_threads=False) if rows else ():
                 cells = batch.columns if asked is None else [batch.column(name) for name in asked]
                 arrays = [
-                    column.dictionary_decode() if pa.types.is_dictionary(column.type) else column.cast(field.type)
-                    for column, field in zip(cells, chosen, strict=True)
+                    _sent(path, column, given, field.type)
+                    for column, given, field in zip(cells, fields, chosen, strict=True)
                 ]
                 yield from _bounded(path, pa.RecordBatch.from_arrays(arrays, schema=chosen))
     except pa.ArrowMemoryError as error:
@@ -123,8 +121,35 @@ def _is_deep(kind: Any) -> bool:
     return bool(pa.types.is_nested(kind) and (kind.num_fields != 1 or pa.types.is_nested(kind.field(0).type)))
 
 
+def _named(field: Any) -> Any:
+    """Return the type of a column that may not be asked for.
+
+    A schema of many levels cannot be sent, and what a file says of extensions may be nonsense; nothing is read of them.
+    """
+    if (name := extension_of(field)) is not None:
+        return extended_type(name) or pa.null()
+    return pa.null() if _is_deep(field.type) else field.type
+
+
+def _sent(path: str, column: Any, field: Any, kind: Any) -> Any:
+    """Return a column as it is sent."""
+    if (name := extension_of(field)) is not None:
+        found = pieces_of(named_extension(field, column))
+        if found.unread is not None:
+            raise InputError(f"{path}, column {field.name}: its cells are no {name[:60]}; write them as text")
+        return found.array().cast(kind)
+    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column.cast(kind)
+
+
 def _plain(path: str, field: Any) -> Any:
-    """Return a column as it is sent: no dictionary, and no list or structure within another."""
+    """Return a column as it is sent: no extension, no dictionary, and no list or structure within another."""
+    if (name := extension_of(field)) is not None:
+        if (known := extended_type(name)) is None:
+            raise InputError(
+                f"{path}, column {field.name}: its type is {name[:60]}, which is no text, number, truth value, day or "
+                "time; write it as one of them"
+            )
+        return pa.field(field.name, known)
     kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
     if _is_deep(kind):
         raise InputError(

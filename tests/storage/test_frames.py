@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable
 from decimal import Decimal
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,14 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 from storage.encoder import TableEncoder
 from storage.errors import InputError
 from storage.frames import frame_of, number_rows
 from storage.readers.in_memory import DeclaredFrame, frame_source
+from storage.readers.raw_tables import parquet_rows
 from storage.schema import Schema
 from storage.source import ReadOptions
 from tests.support.kinds import KINDS, MARKERS, means, schema_of
@@ -198,7 +201,7 @@ def columns() -> dict[str, tuple[list[str | None], dict[str, Any]]]:
         | {
             "kinds": [None, float("nan"), pd.NaT],
             "Arrow": pa.nulls(3),
-            "NA": [pd.NA, Decimal("NaN"), np.float32("nan")],
+            "NA": [pd.NA, Decimal("NaN"), Decimal("sNaN")],
         },
     )
     return found
@@ -321,6 +324,8 @@ def test_rows_are_the_same_in_every_container(rows: int) -> None:
         ({"x": [1], "other": [True, False]}, "other.* 2 cells"),
         ({"x": "1", "other": [True]}, "'x' is a str"),
         ({"x": 1, "other": [True]}, "'x' is a int"),
+        ({"x": {1}, "other": [True]}, "'x' is a set"),
+        ({"x": ["\ud800"], "other": [True]}, "row 1, column 'x'.*str"),
         ({"x": {"a": 1}, "other": [True]}, "'x' is a dict"),
     ],
 )
@@ -358,3 +363,24 @@ def test_numbers_of_a_frame_are_those_of_its_array() -> None:
     for column in ([_DAY, _NOON], ["a", 1], [b"a", 1], pd.period_range("2021-01", periods=2, freq="M")):
         with pytest.raises(InputError, match="column 'a'"):
             number_rows({"a": column})
+
+
+def test_extensions_in_parquet_are_what_they_are_in_a_frame(tmp_path: Path) -> None:
+    """Arrow stores months as numbers, 612 and so on, under a type that it knows by its name alone."""
+    months = pd.Series(pd.period_range("2021-01", periods=3, freq="M"))
+    frame = pa.table({"month": pa.array(months), "id": pa.array(_IDS), "tag": pl.Series([1, 2, 3]).to_arrow()})
+    pq.write_table(frame, tmp_path / "rows.parquet")
+    wanted = frame_of(frame).batch(["month", "id", "tag"]).to_pydict()
+    assert wanted["month"] == ["2021-01", "2021-02", "2021-03"]
+    (read,) = parquet_rows(tmp_path / "rows.parquet", 9)
+    assert {name: cells.to_pylist() for name, cells in read.columns.items()} == wanted
+    path = tmp_path / "other.parquet"
+    for name, described in (("test.months", "{}"), ("pandas.period", "{}"), ("pandas.interval", '{"closed": "left"}')):
+        metadata = {"ARROW:extension:name": name, "ARROW:extension:metadata": described}
+        fields = [pa.field("month", pa.int64(), metadata=metadata), pa.field("id", pa.int64())]
+        table = pa.table([pa.array([1]), pa.array([2])], pa.schema(fields))
+        pq.write_table(table, path)
+        assert [rows.columns["id"].to_pylist() for rows in parquet_rows(path, 9, ["id"])] == [[2]]
+        for call in (lambda: list(parquet_rows(path, 9)), partial(frame_of(table).batch, ["month"])):
+            with pytest.raises(InputError, match=f"month.*{name}"):
+                call()
