@@ -697,12 +697,11 @@ def test_cells_that_are_clipped_are_counted_and_not_shown(way: str) -> None:
         ]
         declared = {"schema": {"columns": columns}, "on_violation": "clip"}
     model = PrivateClassifier(1.0, public=True, random_state=0, **declared).fit(rows, rows["ward"])
-    calls = [partial(model.fit, y=rows["ward"]), model.predict, model.decision_function]
+    outside = rows.assign(age=rows["age"].where(~rows.index.isin([3, 7]), 77.13), ward=[7713, *rows["ward"][1:]])
+    calls: list[Any] = [partial(model.fit, y=rows["ward"]), model.predict, model.decision_function]
     for call in calls:
-        with pytest.warns(
-            UserWarning, match=r"column age: 2 cells \(the first in row 4\), column ward: 1 cell"
-        ) as told:
-            call(rows.assign(age=rows["age"].where(~rows.index.isin([3, 7]), 77.13), ward=[7713, *rows["ward"][1:]]))
+        with pytest.warns(UserWarning, match=r"age: 2 cells \(the first in row 4\), column ward: 1 cell") as told:
+            call(outside)
         assert not [one for one in told if "77" in str(one.message)]
         assert told[0].filename == __file__
     regression = PrivateRegressor(1.0, public=True, bounds=(0.0, 1.0), label_range=(0.0, 1.0))
