@@ -57,8 +57,7 @@ def said_of_rows(error: ValueError) -> str:
         known = next((found[0] for one in _WITHOUT_CELLS if (found := re.match(one, message))), None)
         message = known or "X or y cannot be read as numbers, and what was said of it may hold a cell"
     if "could not convert string" in message:
-        # Its own message quotes the cell.
-        return "a cell is no number; columns of texts need their values declared: give schema=FILE"
+        return f"{message}; columns of texts need their values declared: give schema=FILE"
     if "contains NaN" in message:
         return (
             f"{message.splitlines()[0].rstrip('.')}: cells are missing. Declare what a missing cell counts as: "

@@ -662,7 +662,7 @@ def test_messages_name_parameters_and_no_options_and_no_cells(rows: tuple[Any, A
         weighed.fit(*rows)
     for taken in (np.array([["moon7713", "1"]]), pd.DataFrame([["moon7713", 1.0]])):
         with pytest.raises((ParameterError, InputError), match="schema=FILE") as refused:
-            PrivateClassifier(public=True).fit(taken, ["ill"])
+            private(None).fit(taken, ["ill"])
         assert "7713" not in str(refused.value)
 
 
