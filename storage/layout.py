@@ -6,6 +6,7 @@ import json
 import os
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -60,7 +61,13 @@ class _Below:
         self._path = path
 
     def __get__(self, layout: Layout, _owner: type[Layout]) -> Path:
-        return layout.root / self._path
+        return _joined(layout.root, self._path)
+
+
+@lru_cache(maxsize=1024)
+def _joined(root: Path, path: str) -> Path:
+    # A run asks a thousand times, and making a path takes as long as asking the disk for it.
+    return root / path
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +179,8 @@ class Layout:
         InputError
             If it is new and ``UNITBALL_OBJECTS`` is no object store, or it is not and that names another one.
         """
-        served = os.environ.get(SERVED_VARIABLE) == str(self.root.resolve())
+        named = os.environ.get(SERVED_VARIABLE)
+        served = named is not None and named == str(self.root.resolve())
         if served and not self.marker.exists():
             raise StorageError(
                 f"{self.root} was moved, replaced or removed while it was served, and no other root is made in its "

@@ -93,7 +93,7 @@ def most_that_fits(cap: float) -> float:
     return min(_MOST * cap, _LARGEST)
 
 
-def largest_that_fits(fits: Callable[[float], bool], most: float) -> float:
+def largest_that_fits(fits: Callable[[float], bool], most: float, near: float | None = None) -> float:
     """Return the largest epsilon of four digits, up to ``most``, that fits; 0 where none above 0.0001 does.
 
     What is returned was tried. Where all smaller ones than one that fits do as well, a thousandth more does not.
@@ -103,14 +103,24 @@ def largest_that_fits(fits: Callable[[float], bool], most: float) -> float:
     fits : callable
         Whether a run of this epsilon would be admitted.
     most : float
+    near : float, optional
+        Where to look first: close to the answer, few are tried.
     """
     high = rounded_down(most, _DIGITS)
     if fits(high):
         return high
-    while not fits(low := rounded_down(high / 2, _DIGITS)):
-        high = low
-        if low < _LEAST:
-            return 0.0
+    if near is not None and _LEAST <= near < high and fits(low := rounded_down(near, _DIGITS)):
+        gap = 0.0
+        while (above := rounded_up(math.nextafter(low * (1 + gap), math.inf), _DIGITS)) < high:
+            if not fits(above):
+                high = above
+                break
+            low, gap = above, 8 * gap + 0.001
+    else:
+        while not fits(low := rounded_down(high / 2, _DIGITS)):
+            high = low
+            if low < _LEAST:
+                return 0.0
     while (middle := rounded_down(math.sqrt(low * high), _DIGITS)) > low:
         low, high = (middle, high) if fits(middle) else (low, middle)
     # The root of two neighbours' product is rounded to the lower, and so is that of what has one number in between.

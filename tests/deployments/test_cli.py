@@ -25,6 +25,7 @@ from storage.secrets import environment_name
 from tasks.accounts.ledger import open_ledger
 from tasks.accounts.reports import PartyBudget
 from tasks.planning.configuration import SecureSettings, TrainingConfig
+from tasks.runtime import standing
 from tests.support.command_line import CommandLine, Outcome, run_command
 from tests.support.data import files_of, idx_bytes, temporaries
 from tests.support.engines import Engine
@@ -911,6 +912,8 @@ def test_a_prefect_server_that_fails_says_whether_the_disk_is_full_and_what_was_
 
     monkeypatch.setattr("tasks.accounts.reports.budget_report", fail)
     monkeypatch.setattr("tasks.runtime.engine.is_full", lambda place: full)
+    # What other tests' commands have charged in this process is none of this one's.
+    monkeypatch.setattr("tasks.runtime.standing._record", standing._Record())
     outcome = commands("budget", "digits")
     outcome.refused(1, "500", "nothing was charged")
     assert (f"the disk that holds {commands.root} is full" in outcome.err) is full

@@ -174,7 +174,11 @@ def test_the_largest_is_the_last_number_of_four_digits_that_fits(limit: float) -
         assert largest_that_fits(fits, most) == rounded_down(min(limit, most), 4)
         assert largest_that_fits(fits, most) in asked, "what is said was tried"
         asked.clear()
-    assert largest_that_fits(lambda _: False, 3.0) == 0.0
+        for off, tries in ((1.0, 3), (0.9991, 9), (0.3, 40), (1.4, 40), (1e-9, 40)):
+            assert largest_that_fits(fits, most, off * limit) == rounded_down(min(limit, most), 4), off
+            assert len(asked) <= tries, (off, asked)
+            asked.clear()
+    assert largest_that_fits(lambda _: False, 3.0) == largest_that_fits(lambda _: False, 3.0, 1.0) == 0.0
 
 
 def test_what_is_said_without_room_to_all_partitions_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
