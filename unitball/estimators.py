@@ -60,8 +60,8 @@ class PrivateClassifier(Scored, ClassifierMixin, PrivateEstimator):  # type: ign
     Parameters
     ----------
     epsilon : float, optional
-        Of one fit. Public rows are fitted at 1 without it; ``fit`` on private rows raises :class:`BudgetError` with the
-        price of that and charges nothing.
+        Of one fit. Public rows are fitted at 1 without it; ``fit`` on private rows raises :class:`unitball.BudgetError`
+        with the price of that and charges nothing, unless that fit is stored already.
     delta : float
         Of one fit, below one over the number of rows; 0 for algorithms of pure epsilon.
     algorithm : str, optional

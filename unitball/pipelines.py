@@ -194,7 +194,8 @@ def check_pipeline(pipeline: Any) -> tuple[PipelineFinding, ...]:
     Parameters
     ----------
     pipeline : estimator
-        A pipeline, or anything that is fitted around a :class:`PrivateClassifier` or a :class:`PrivateRegressor`.
+        A pipeline, or anything that is fitted around a :class:`unitball.PrivateClassifier` or a
+        :class:`unitball.PrivateRegressor`.
 
     Returns
     -------

@@ -234,7 +234,7 @@ def test_cross_validation_warns_once_whatever_scores(rows: tuple[Any, Any], scor
     assert len(said) == 2
     # Before the first fit, and again for another estimator.
     assert "account 'clinic': the first costs epsilon 0.3 at delta 1e-06" in said[0]
-    with pytest.warns(UserWarning, match="counted by no account"):
+    with pytest.warns(UserWarning, match="no account"):
         cross_val_score(PrivateClassifier(0.3, bounds=BOUNDS, classes=["well", "ill"]), rows[0] ** 2, rows[1], cv=2)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -700,7 +700,7 @@ def test_cells_that_are_clipped_are_counted_and_not_shown(way: str) -> None:
     outside = rows.assign(age=rows["age"].where(~rows.index.isin([3, 7]), 77.13), ward=[7713, *rows["ward"][1:]])
     calls: list[Any] = [partial(model.fit, y=rows["ward"]), model.predict, model.decision_function]
     for call in calls:
-        with pytest.warns(UserWarning, match=r"age: 2 cells \(the first in row 4\), column ward: 1 cell") as told:
+        with pytest.warns(UserWarning, match=r"age: 2 .*row 4.*ward: 1 ") as told:
             call(outside)
         assert not [one for one in told if "77" in str(one.message)]
         assert told[0].filename == __file__
