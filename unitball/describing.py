@@ -12,6 +12,8 @@ from typing import Any
 import pandas as pd
 
 from storage.errors import InputError
+from storage.hidden_cells import cells_hidden
+from storage.refs import Visibility
 from tasks.datasets.registration import ensure_registered, ingest
 from tasks.datasets.request import IngestRequest
 from tasks.release.column_counts import plan_counts, price_of_counts, version_of
@@ -101,7 +103,9 @@ def describe(
             if given:
                 dataset = bring_in("describe", dataset, schema, name, rows)
             elif rows:
-                ingest(checked("describe", IngestRequest, {"name": dataset, **rows}))
+                request = checked("describe", IngestRequest, {"name": dataset, **rows})
+                with nullcontext() if request.visibility is Visibility.PUBLIC else cells_hidden():
+                    ingest(request)
             ensure_registered(dataset)
             planned = plan_counts(version_of(dataset, version), epsilon, delta=delta, trust=trust)
         if plan:

@@ -11,6 +11,7 @@ import mlflow
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
@@ -71,7 +72,7 @@ def _opened(root: Path) -> None:
     unitball.open_account("clinic", epsilon=9.0, delta=1e-4)
 
 
-def test_no_error_of_rows_that_are_trained_on_or_described() -> None:
+def test_no_error_of_rows_that_are_trained_on_or_described(tmp_path: Path) -> None:
     refused = 0
     for rows in planted():
         for call in (unitball.train, unitball.describe):
@@ -79,6 +80,13 @@ def test_no_error_of_rows_that_are_trained_on_or_described() -> None:
             search(call.__name__, text)
             refused += bool(text)
     assert refused == 2 * len(planted())
+    path = tmp_path / "rows.csv"
+    frame().assign(ward=TEXT).to_csv(path, index=False)
+    (tmp_path / "schema.yaml").write_text(yaml.safe_dump({"columns": [*COLUMNS, LABEL]}))
+    given: dict[str, Any] = {"path": path, "format": "csv", "schema_path": tmp_path / "schema.yaml"}
+    text = said(lambda: unitball.describe("stays", account="clinic", epsilon=0.5, **given))
+    search("describe of a file", text)
+    assert "column ward" in text
 
 
 def _fits(kind: type, rows: pd.DataFrame, **given: Any) -> Callable[[], Any]:
