@@ -113,8 +113,10 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         return cloned
 
     def _warn_of_fits(self) -> None:
-        if not self.public and isinstance(self._epsilon, Real) and isinstance(self.delta, Real):
-            warn_of_fits(self._family, self.account, float(self._epsilon), float(self.delta))
+        # A parameter that is no number is refused where it is fitted.
+        epsilon, delta = cast("tuple[object, object]", (self._epsilon, self.delta))
+        if not self.public and isinstance(epsilon, Real) and isinstance(delta, Real):
+            warn_of_fits(self._family, self.account, float(epsilon), float(delta))
 
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__()
