@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -108,3 +110,39 @@ def test_readme_names_files_and_options_that_exist(commands: CommandLine) -> Non
                 assert argument.split("=")[0] in helped, line
             if argument.startswith("docs/"):
                 assert (REPOSITORY / argument).is_file(), line
+
+
+def blocks(text: str) -> list[str]:
+    """Return the indented blocks of a page, as they are typed."""
+    found = re.findall(r"(?:^ {4}.+\n)+", text, re.MULTILINE)
+    return [textwrap.dedent(block) for block in found]
+
+
+def test_blocks_of_readme_find_their_commands() -> None:
+    """A command is named by its path, or typed after the line that puts it on the path."""
+    readme = (REPOSITORY / "README.md").read_text()
+    first, *others = blocks(readme)
+    assert first.startswith("make run ")
+    for block in (first, *others):
+        lines = block.replace("\\\n", " ").splitlines()
+        bare = [line for line in lines if line.startswith("unitball ")]
+        assert not bare or lines[0].startswith(". .venv/bin/activate"), block
+
+
+@pytest.mark.nightly
+def test_readme_is_typed_in_a_clean_shell(tmp_path: Path) -> None:
+    """Every block but the first, whose commands have tests of their own, in a folder like a clone."""
+    for name in (".venv", "docs"):
+        (tmp_path / name).symlink_to(REPOSITORY / name)
+    _, *others = blocks((REPOSITORY / "README.md").read_text())
+    typed = subprocess.run(
+        ["/bin/sh", "-eu", "-c", "\n".join(others)],
+        cwd=tmp_path,
+        env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "UNITBALL_ROOT": str(tmp_path / "root")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert typed.returncode == 0, typed.stderr
+    assert (tmp_path / "predictions.parquet").is_file()
+    assert "clinic-2026" in typed.stdout
