@@ -26,8 +26,8 @@ import pytest
 from tests.support import forked_from
 
 _FORKS = multiprocessing.get_context("forkserver")
-# What Arrow and our packages import only where they need it.
-_EXTRA = ["duckdb", "pandas", "pyarrow.compute"]
+# Before all others what keeps threads away; then what Arrow and our packages import only where they need it.
+_EXTRA = ["tests.support.without_polars", "duckdb", "pandas", "pyarrow.compute"]
 # OpenBLAS and Arrow's allocator start threads as they are loaded.
 _NO_THREADS = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
 
