@@ -28,6 +28,10 @@ _WITHOUT_CELLS = (
 )
 
 
+class NoNumberError(ParameterError, TypeError):
+    """A cell is of a type that no number is of; scikit-learn's users expect a ``TypeError``."""
+
+
 def shown(value: Any) -> str:
     """Return a value as it is written, cut where it is long."""
     text = repr(value)

@@ -58,7 +58,7 @@ from unitball.fits import (
     row_map,
 )
 from unitball.guarantees import FitGuarantee
-from unitball.parameter_checks import require_number, require_whole, said_of_rows, shown
+from unitball.parameter_checks import NoNumberError, require_number, require_whole, said_of_rows, shown
 from unitball.pipelines import fitted_around
 from unitball.screen import called_by, warn_of_clipped, warn_of_fits, warn_of_scores, warn_of_steps
 from unitball.training import MEMORY, budget, using_root
@@ -414,7 +414,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         except TypeError as error:
             if not str(error).startswith("float()"):
                 raise
-            raise ParameterError(said_of_rows(ValueError("could not convert string"))) from None
+            # It names the cell's type, and not the cell.
+            raise NoNumberError(f"{error}; declare what the columns hold: give schema=FILE") from None
         except ValueError as error:
             if y and "inconsistent numbers of samples" in str(error):
                 raise ParameterError(

@@ -235,7 +235,7 @@ def test_bad_labels_are_refused_by_their_place(layout: Layout) -> None:
         stored(layout, source_of((features, [0, 1] * 15), (features, ["x"] * 30)))
     for bad in (math.nan, math.inf, 2.5, "x"):
         labels = np.array([0.0] * 29 + [bad], dtype=object)
-        with pytest.raises(InputError, match=rf"train row 30: label {bad}.*\[-1, 2\]"):
+        with pytest.raises(InputError, match=rf"train row 30: label {bad!r}.*\[-1, 2\]"):
             stored(layout, source_of((features, labels), label_range=(-1.0, 2.0)))
 
 

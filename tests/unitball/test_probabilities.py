@@ -335,6 +335,7 @@ def test_the_positive_class_may_be_the_first(rows: tuple[Any, Any]) -> None:
     assert (aimed.predict(fresh)[labels == "healthy"] == "healthy").mean() == pytest.approx(0.8, abs=0.06)
     with pytest.raises(ParameterError, match="'ill'"):
         public(positive="ill").fit(*rows)
+    unitball.open_account("clinic", epsilon=3.0, delta=1e-5)
     charged = private().fit(*rows).remaining_budget()
     assert private(positive="healthy").fit(*rows).remaining_budget() == charged
 
