@@ -3,7 +3,7 @@
     python benchmarks/audits.py [--only NAME,NAME] [--output benchmarks/results/audit-all.json]
 
 Runs ``unitball audit --all --quick`` in a root of its own and keeps a row for each report. With ``--only`` those names
-alone are audited, with the options of ``--all --quick``; their rows, and no others, are made anew in the file that
+alone are audited, with the options of ``--all --quick``; their rows, and no others, are replaced in the file that
 there is, and rows of what is no longer registered are left out.
 """
 

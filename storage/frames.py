@@ -1,7 +1,7 @@
 """Rows of any frame as Arrow batches of canonical cells, column by column, as they are asked for.
 
 Everything that takes rows in memory takes them through :func:`frame_of`: training, descriptions, predictions, the
-estimators, logged models, a served model's JSON. Columns that nobody asks for are not converted, whatever they hold.
+estimators, logged models, a served model's JSON. Only the columns that the caller names are converted.
 """
 
 from __future__ import annotations

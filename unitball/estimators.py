@@ -38,8 +38,8 @@ class PrivateClassifier(Scored, ClassifierMixin, PrivateEstimator):  # type: ign
     """A classifier that is differentially private towards the rows it is fitted on.
 
     ``fit`` on private rows declares, charges, draws and stores like any run: the ledger of ``root`` refuses what would
-    exceed the account's cap, whoever fits: clones, pickled copies, searches and other processes spend from one account
-    by its name. Fitting again on equal rows in the same order with equal parameters is the same release and costs
+    exceed the account's cap. Clones, pickled copies, searches and other processes spend from one account by its name.
+    Fitting again on equal rows in the same order with equal parameters is the same release and costs
     nothing, also after a restart. Any other fit is charged, and fits add up, those of folds and subsets too; another
     ``repetition`` draws afresh and is charged. The encoded rows are kept in the root, as those of a data set
     ``ACCOUNT.fits``: what was charged and not stored is made again of them, and they are recognised under other
@@ -82,7 +82,7 @@ class PrivateClassifier(Scored, ClassifierMixin, PrivateEstimator):  # type: ign
         Which of two classes scores, thresholds, ``aim``, precision, recall and F1 are of: it comes last in
         ``classes_``. By default the schema's ``positive``, or the last class. It changes no release and costs nothing.
     public : bool
-        The rows are nobody's secret: bounds and classes may be learnt from them, nothing is stored or charged, and the
+        The rows are public: bounds and classes may be learnt from them, nothing is stored or charged, and the
         same noise is added.
     root : path, optional
         Whose ledger is charged: ``UNITBALL_ROOT`` or the user's own by default. ``":memory:"`` is this process alone

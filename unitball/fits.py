@@ -332,7 +332,7 @@ def fit_through_the_door(
     Raises
     ------
     BudgetError
-        If the account does not admit it, or there is a price to which nobody has agreed; nothing is spent.
+        If the account does not admit it, or the user has not agreed to the price; nothing is spent.
     ParameterError, InputError
         For what does not fit, an account that does not exist among it.
     """
@@ -362,7 +362,7 @@ def _fit_once(config: TrainingConfig, rows: Encoded, planned: RunPlan, *, agreed
     ------
     RefusedError
         If an account of the current root knows these rows, what is planned needs the consent that an account holds, or
-        there is a price to which nobody has agreed.
+        the user has not agreed to the price.
     """
     _require_proved_and_exact(planned)
     if accounts := _accounts_of(rows):

@@ -9,7 +9,7 @@ NOT_COVERED = (
     "exact scores of these or other private rows, such as a search's scores of its folds, and what is chosen by them",
     "other steps of a pipeline that learn from the rows (a scaler, a selection of features), which "
     "unitball.check_pipeline(…) names",
-    "whatever else is computed from the rows beside this estimator",
+    "anything else that is computed from the rows outside this estimator",
 )
 """What no guarantee of an estimator covers."""
 NOT_REMEMBERED = "no account remembers this fit: another fit of the same rows is not counted"

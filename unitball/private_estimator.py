@@ -205,7 +205,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             raise ParameterError(in_python("; ".join(faults(error, {name: name for name in fields})))) from None
 
     def _measuring(self) -> dict[str, Any]:
-        """Return what is released of held-out rows beside how the model does."""
+        """Return what is released of held-out rows in addition to the metrics of the model."""
         return {}
 
     def _positive(self) -> str | None:
@@ -231,7 +231,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         self.measured_, self.unmeasured_ = dict(found.metrics), dict(found.metrics.reasons)
         self._held_out = held_out_counts(fitted.plan, fitted.path, fitted.statistics) if fitted.statistics else None
         self._calibrate(found, sums_of_scores(fitted.plan, fitted.path, fitted.statistics))
-        # Rows of norm 1 are what coefficients are for, whoever brought them there.
+        # Coefficients are those of rows of norm 1, whichever step divides by the norm.
         maps = self._maps[1:] if self._maps and isinstance(self._maps[0], UnitRows) else self._maps
         if isinstance(self._model, LinearModel) and all(isinstance(one, AffineMap) for one in maps):
             linear = self._model
@@ -378,7 +378,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         if self.schema is None and missing:
             raise ParameterError(
                 f"the rows are private and {' and '.join(missing)} would have to be learnt from them; declare "
-                f"{self._example} or schema=FILE, or say public=True if the rows are nobody's secret"
+                f"{self._example} or schema=FILE, or give public=True if the rows are public"
             )
 
     def _rows(self, X: Any, y: Any) -> tuple[Any, NDArray[Any]]:

@@ -70,7 +70,7 @@ def called_by(package: str) -> bool:
 
 @cache
 def warn_of_scores() -> None:
-    """Warn once in a process: Python itself forgets what it has shown whenever somebody changes its filters."""
+    """Warn once in a process: Python forgets which warnings it has shown when its filters change."""
     warnings.warn(
         "a score on private rows is exact and no release: keep it to yourself, and what is chosen by it",
         UserWarning,

@@ -201,7 +201,7 @@ def draft(
         str | None, typer.Option(help="Column that says whose each row is, where people have several.")
     ] = None,
     public: Annotated[
-        bool, typer.Option("--public", help="The rows are nobody's secret: read them, and propose what they suggest.")
+        bool, typer.Option("--public", help="The rows are public: read them, and propose what they suggest.")
     ] = False,
     range_epsilon: Annotated[
         float | None,
@@ -230,7 +230,7 @@ def draft(
     if range_epsilon is not None and not (numbers or texts):
         raise InputError("--range-epsilon draws ranges and values: name the columns with --numeric and --categories")
     if range_epsilon is not None and public:
-        raise InputError("--public reads rows that are nobody's secret, and --range-epsilon draws from private ones")
+        raise InputError("--public reads rows that are public, and --range-epsilon draws from private ones")
     fallback = declared_range("--range-fallback", range_fallback.split(","))
     columns = draft_schema(
         require_readable(rows, "rows"),

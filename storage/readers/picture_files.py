@@ -375,7 +375,7 @@ def people_of(files: Sequence[PictureFile], rule: str, part: str) -> list[Pictur
     Raises
     ------
     InputError
-        If it is none, or misses a path: whoever it misses is no new person.
+        If it is no such expression, or does not match a path: a picture without a match is not a person of its own.
     """
     # Where a rule is given alone: few sets have one.
     import re2
@@ -401,8 +401,8 @@ def people_of(files: Sequence[PictureFile], rule: str, part: str) -> list[Pictur
             match = pattern.fullmatch(within)
         if match is None or not match[1]:
             raise InputError(
-                f"{file.shown}: --person-from '{rule}' finds nobody in its path, which has to match as a whole, "
-                "folders included; correct the rule or the name"
+                f"{file.shown}: --person-from '{rule}' does not match its whole path, folders "
+                "included; correct the rule or the name"
             )
         found.append(replace(file, person=match[1]))
     return found

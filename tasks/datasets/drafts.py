@@ -88,7 +88,7 @@ def draft_schema(
     person : str, optional
         The column that says whose row it is.
     public : bool
-        Whether the rows are nobody's secret: what their values suggest is proposed then.
+        Whether the rows are public. If they are, the draft proposes what their values suggest.
 
     Raises
     ------

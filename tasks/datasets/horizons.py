@@ -257,7 +257,7 @@ def _fresh(config: HorizonSettings, version: DatasetRef, horizons: list[Horizon]
         found = _compared(current_layout(), horizons, version)
         _require_arriving(version.name, found, horizons[-1].participations)
         if not len(found.positions):
-            came, ingest = ("nobody new", "those who are") if version.person else ("no row", "new rows")
+            came, ingest = ("no new person", "rows of new people") if version.person else ("no row", "new rows")
             raise InputError(f"the horizon of {version.name} is over and {came} has come since: ingest {ingest} first")
         # Rows that are new, but everybody who has ever come.
         first = everything if version.person else found

@@ -152,7 +152,7 @@ def ingest(
         absent = f"; {catalog.no_account(request.account)}" if request.account else ""
         raise RefusedError(
             f"{request.name} is private, so its account needs a cap: give --epsilon-cap and --delta-cap "
-            f"(or say --public if the rows are nobody's secret){absent}"
+            f"(or give --public if the rows are public){absent}"
         )
     if request.visibility is Visibility.PUBLIC and cap is not None:
         raise InputError("a cap is for private rows; leave --epsilon-cap and --delta-cap out, or leave --public out")

@@ -37,8 +37,8 @@ _AGREED: ContextVar[Set[str] | None] = ContextVar("agreed", default=None)
 def charging_only(keys: Set[str] | None) -> Iterator[None]:
     """Refuse, while this is open, to charge an account that has a cap for other releases than these.
 
-    What runs after a price was agreed to may plan anew, in another process even; the charge then stays within the
-    price, or is refused.
+    What runs after the user has agreed to a price may plan again, also in another process. The charge then stays
+    within the price, or is refused.
 
     Parameters
     ----------
