@@ -50,9 +50,8 @@ from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.normalisation import UnitNorm
 from dpalgos.registry import AlgorithmSpec
 from dpalgos.rows import ArrayRows
-from dpalgos.systems.papers import summed
 from dpalgos.systems.recommended import recommend
-from dpalgos.systems.system import Arrangement, PublicFacts
+from dpalgos.systems.system import Arrangement, PublicFacts, summed
 
 DELTA = 1e-6
 OURS = ("default", "linear", "trial")

@@ -1,11 +1,9 @@
 """The systems of the four papers and of those that they cite, as compositions of registered parts."""
 
-from collections.abc import Sequence
-
 from dpalgos.guarantees import Claim, Trust
 from dpalgos.registry import AlgorithmSpec
 from dpalgos.sentences import coded
-from dpalgos.systems.system import Arrangement, Scope, System, register_systems
+from dpalgos.systems.system import Arrangement, System, alone, averaged, joint, register_systems, summed
 from dpalgos.trainers.gradient_descent import GradientPerturbation, PublishedGradientPerturbation, TruexDescent
 from dpalgos.trainers.output_perturbation import (
     Pathak,
@@ -13,46 +11,6 @@ from dpalgos.trainers.output_perturbation import (
     PublishedMultiPartyOutputPerturbation,
 )
 from dpalgos.trainers.smo import DpWss, PublishedDualPerturbation, SmoLaplaceOutputPerturbation
-
-
-def joint(
-    trainer: AlgorithmSpec, projection: AlgorithmSpec | None = None, trusts: Sequence[str] = (Trust.CENTRAL,)
-) -> dict[str, Arrangement]:
-    """Return one release of each part from all parties' rows, by a trusted curator where nothing else is said."""
-    together = Arrangement(
-        projection=projection, projection_scope=Scope.JOINT, trainer=trainer, trainer_scope=Scope.JOINT
-    )
-    return dict.fromkeys(trusts, together)
-
-
-def summed(trainer: AlgorithmSpec, projection: AlgorithmSpec | None = None) -> dict[str, Arrangement]:
-    """Return one release of each part, by a curator or by secure summation; for parts that see noisy sums alone."""
-    return joint(trainer, projection, (Trust.CENTRAL, Trust.SECAGG))
-
-
-def alone(
-    trainer: AlgorithmSpec,
-    projection: AlgorithmSpec | None = None,
-    basis_aggregation: AlgorithmSpec | None = None,
-    model_aggregation: AlgorithmSpec | None = None,
-) -> dict[str, Arrangement]:
-    """Return one release of each part at every party; what the server makes of bases and models, if anything."""
-    return {
-        Trust.LOCAL: Arrangement(
-            projection=projection,
-            projection_scope=Scope.PARTY,
-            basis_aggregation=basis_aggregation,
-            trainer=trainer,
-            trainer_scope=Scope.PARTY,
-            model_aggregation=model_aggregation,
-        )
-    }
-
-
-def averaged(trainer: AlgorithmSpec, projection: AlgorithmSpec | None = None) -> dict[str, Arrangement]:
-    """Return one release of each part at every party, bases and models averaged by the server."""
-    bases = None if projection is None else AlgorithmSpec("aggregators", "projector-mean")
-    return alone(trainer, projection, bases, AlgorithmSpec("aggregators", "weighted-mean"))
 
 
 def _alone_or_averaged(trainer: AlgorithmSpec, projection: AlgorithmSpec | None = None) -> dict[str, Arrangement]:

@@ -33,8 +33,7 @@ from dpalgos.features.encoder.beside import beside
 from dpalgos.guarantees import Neighbours, Trust
 from dpalgos.parameters import ParameterError
 from dpalgos.registry import AlgorithmSpec
-from dpalgos.systems.papers import joint, summed
-from dpalgos.systems.system import Choice, PublicFacts, System, register_systems
+from dpalgos.systems.system import Choice, PublicFacts, System, joint, register_systems, summed
 from dpalgos.systems.tables import descent_of_classes, learning, learning_of_nights, unit_norm_of
 from dpalgos.trainers.discriminant import schedule_of
 

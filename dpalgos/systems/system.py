@@ -1,12 +1,12 @@
 """A system: which projection and trainer run at whom, and how their releases are put together."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from dpalgos.algorithms import is_sum_algorithm
 from dpalgos.columns import Column
-from dpalgos.guarantees import Claim, Setting
+from dpalgos.guarantees import Claim, Setting, Trust
 from dpalgos.registry import AlgorithmSpec, lookup, names, register
 
 
@@ -55,6 +55,46 @@ class Arrangement:
     counts: AlgorithmSpec | None = None
     column_map: AlgorithmSpec | None = None
     counts_share: float = 0.0
+
+
+def joint(
+    trainer: AlgorithmSpec, projection: AlgorithmSpec | None = None, trusts: Sequence[str] = (Trust.CENTRAL,)
+) -> dict[str, Arrangement]:
+    """Return one release of each part from all parties' rows, by a trusted curator where nothing else is said."""
+    together = Arrangement(
+        projection=projection, projection_scope=Scope.JOINT, trainer=trainer, trainer_scope=Scope.JOINT
+    )
+    return dict.fromkeys(trusts, together)
+
+
+def summed(trainer: AlgorithmSpec, projection: AlgorithmSpec | None = None) -> dict[str, Arrangement]:
+    """Return one release of each part, by a curator or by secure summation; for parts that see noisy sums alone."""
+    return joint(trainer, projection, (Trust.CENTRAL, Trust.SECAGG))
+
+
+def alone(
+    trainer: AlgorithmSpec,
+    projection: AlgorithmSpec | None = None,
+    basis_aggregation: AlgorithmSpec | None = None,
+    model_aggregation: AlgorithmSpec | None = None,
+) -> dict[str, Arrangement]:
+    """Return one release of each part at every party; what the server makes of bases and models, if anything."""
+    return {
+        Trust.LOCAL: Arrangement(
+            projection=projection,
+            projection_scope=Scope.PARTY,
+            basis_aggregation=basis_aggregation,
+            trainer=trainer,
+            trainer_scope=Scope.PARTY,
+            model_aggregation=model_aggregation,
+        )
+    }
+
+
+def averaged(trainer: AlgorithmSpec, projection: AlgorithmSpec | None = None) -> dict[str, Arrangement]:
+    """Return one release of each part at every party, bases and models averaged by the server."""
+    bases = None if projection is None else AlgorithmSpec("aggregators", "projector-mean")
+    return alone(trainer, projection, bases, AlgorithmSpec("aggregators", "weighted-mean"))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,8 +15,7 @@ from dpalgos.registry import AlgorithmSpec, lookup, names
 from dpalgos.rows import ArrayRows
 from dpalgos.secure.messages import Tolerance
 from dpalgos.secure.summation import require_shareable
-from dpalgos.systems.papers import averaged, joint
-from dpalgos.systems.system import System
+from dpalgos.systems.system import System, averaged, joint
 from dpalgos.testing import BUDGETS
 from tests.dpalgos.parameters import PARAMETERS
 from tests.support.data import real_data
