@@ -23,8 +23,8 @@ from dpalgos.audit.releases import audit_algorithm, audit_release
 from dpalgos.guarantees import GaussianMu, PureEpsilon, Setting
 from dpalgos.projections.covariance import LaplaceCovariance
 from dpalgos.trainers.discriminant import ClassMeansDiscriminant
+from dpalgos.trainers.hinge_perturbation import SmoOutputPerturbation
 from dpalgos.trainers.output_perturbation import RadialOutputPerturbation
-from dpalgos.trainers.smo import SmoOutputPerturbation
 from tasks.auditing.subjects import find_subject
 from tasks.auditing.systems import audit_system
 

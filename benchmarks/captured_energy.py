@@ -21,7 +21,9 @@ from dpalgos.algorithms import DirectAlgorithm, SumAlgorithm, fit
 from dpalgos.guarantees import ApproximateDP, GaussianMu, PureEpsilon, Setting, Trust
 from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.models import Projection
-from dpalgos.projections.covariance import AnalyzeGauss, LaplaceCovariance, ModSulq, Ppca, PublishedPpca
+from dpalgos.projections.covariance import AnalyzeGauss, LaplaceCovariance, ModSulq
+from dpalgos.projections.ppca import Ppca
+from dpalgos.published.projections import PublishedPpca
 from dpalgos.rows import ArrayRows, Floats
 
 EPSILON, DELTA, DIRECTIONS = 0.1, 0.01, 4

@@ -53,9 +53,9 @@ EQUIVALENT = {
     "storage/ledger/moving.py:164": "parameters are hidden of statements that have none",
     "dpalgos/accounting/composition.py:170": "of a loss μ = 0 both sides are nought",
     "dpalgos/evaluators/column_histograms.py:145": "any two bins are equally far apart",
-    "dpalgos/projections/covariance.py:745": "any parameter of the envelope gives the same law, rejecting more or less",
+    "dpalgos/projections/ppca.py:80": "any parameter of the envelope gives the same law, rejecting more or less",
     "dpalgos/trainers/tuned.py:342": "two blocks say the same as one",
-    "dpalgos/kernels.py:16": "how many blocks there are, not what is in them",
+    "dpalgos/kernels.py:15": "how many blocks there are, not what is in them",
     "dpalgos/mechanisms/distributions.py:267": "one binary digit more of 320: of sixty scales no threshold changes",
     "dpalgos/mechanisms/distributions.py:225:11873": "at the whole width the conditional distribution function is 1",
 }

@@ -51,10 +51,10 @@ from dpalgos.linear import LinearTask
 from dpalgos.losses import Softmax
 from dpalgos.mechanisms.distributions import RoundedGaussian
 from dpalgos.projections.centring import CentredRows
+from dpalgos.published.smo import SecondOrder, solve
 from dpalgos.registry import lookup
 from dpalgos.resources import memory_limit, set_memory_limit
 from dpalgos.rows import ArrayRows, MappedRows
-from dpalgos.smo.solver import SecondOrder, solve
 from storage.datasets import write_dataset
 from storage.layout import Layout
 from storage.ledger.charges import Cap, PlanRequest, ReleaseCharge

@@ -2,7 +2,8 @@
 
 Sums that are rounded are taken in one order, eight lanes wide, and nothing is fused, so that equal numbers give equal
 bits on every processor. Sums of whole numbers may be taken in any order (``reassoc``), because every partial sum is a
-whole number below 2^53: the products of float32 rows, four at a time, widen them in registers instead of in memory.
+whole number below 2^53: the products of float32 rows, four at a time, widen them in registers instead of in memory. So
+may those of coordinate descent, whose result is certified afterwards.
 """
 
 import math
@@ -391,3 +392,31 @@ def encode_columns(
                     row[:] = held[:, i]
                     _write(row, own_limits[i], whole)
                     columns[:, first + i] = whole
+
+
+@compiled
+def sweep(order: Ints, rows: Floats, y: Floats, squares: Floats, cost: float, alpha: Floats, weights: Floats) -> float:
+    """One pass of dual coordinate descent without the equality constraint; return the largest projected gradient."""
+    largest = 0.0
+    d = weights.size
+    for t in order:
+        margin = 0.0
+        for f in range(d):
+            margin += rows[t, f] * weights[f]
+        gradient = y[t] * margin - 1.0
+        before = alpha[t]
+        projected = gradient
+        if before <= 0.0:
+            projected = min(gradient, 0.0)
+        elif before >= cost:
+            projected = max(gradient, 0.0)
+        if projected == 0.0:
+            continue
+        largest = max(largest, abs(projected))
+        # A row of zeros has no margin to gain: its loss is constant and its variable belongs at the bound.
+        after = min(max(before - gradient / squares[t], 0.0), cost) if squares[t] > 0.0 else cost
+        alpha[t] = after
+        change = (after - before) * y[t]
+        for f in range(d):
+            weights[f] += change * rows[t, f]
+    return largest

@@ -8,7 +8,7 @@ from typing import ClassVar, Generic, TypeVar
 import numpy as np
 
 from dpalgos.models import Artefact, LinearModel, Projection
-from dpalgos.projections.covariance import leading_basis
+from dpalgos.projections.principal import leading_basis
 from dpalgos.registry import register
 from dpalgos.rows import Floats
 
@@ -99,7 +99,8 @@ class SumOfCovariances(BasisAggregator):
         return leading_basis(total, artefacts[0].dimension)
 
 
-def _mean(arrays: Sequence[Floats], weights: Floats) -> Floats:
+def mean_of(arrays: Sequence[Floats], weights: Floats) -> Floats:
+    """Return the weighted sum of arrays of one shape."""
     return np.asarray(np.tensordot(weights, np.stack(arrays), axes=1))
 
 
@@ -117,36 +118,6 @@ class WeightedMean(Aggregator[LinearModel, LinearModel]):
     def combine(self, artefacts: Sequence[LinearModel], weights: Floats) -> LinearModel:
         """Return the weighted mean of the models."""
         return LinearModel(
-            weights=_mean([model.weights for model in artefacts], weights),
-            intercept=_mean([model.intercept for model in artefacts], weights),
+            weights=mean_of([model.weights for model in artefacts], weights),
+            intercept=mean_of([model.intercept for model in artefacts], weights),
         )
-
-
-@register("aggregators", "published-model-average")
-@dataclass(frozen=True, kw_only=True)
-class PublishedModelAverage(WeightedMean):
-    """(1/N) Σ wᵢ βᵢ as printed: the weights already sum to 1, so the model is N times too short.
-
-    The shortening changes no prediction that compares scores. Post-processing: costs nothing.
-    """
-
-    source: ClassVar[str] = "Wang et al. 2024, Algorithm 1, line 8"
-
-    def combine(self, artefacts: Sequence[LinearModel], weights: Floats) -> LinearModel:
-        """Return the paper's average of the models."""
-        return super().combine(artefacts, weights / len(artefacts))
-
-
-@register("aggregators", "published-basis-average")
-@dataclass(frozen=True, kw_only=True)
-class PublishedBasisAverage(BasisAggregator):
-    """(1/N) Σ wᵢ Ûᵢ as printed, which has no meaning: eigenvectors have free signs and rotations.
-
-    The result is neither orthonormal nor near the span of its parts. Post-processing: costs nothing.
-    """
-
-    source: ClassVar[str] = "Wang et al. 2024, Algorithm 1, line 4"
-
-    def combine(self, artefacts: Sequence[Projection], weights: Floats) -> Projection:
-        """Return the paper's average of the bases."""
-        return Projection(basis=_mean([projection.basis for projection in artefacts], weights) / len(artefacts))

@@ -32,14 +32,10 @@ from dpalgos.parameters import COUNT, Bound, Bounded, ParameterError
 from dpalgos.rows import NULL_LABEL, Array, ArrayRows, Floats, Ints, NoiseSource, RandomStream, Rows, SpreadRows
 from dpalgos.sentences import coded
 
-# An exact minimiser takes about as many looks at the rows, line searches included.
-_SOLVER_LOOKS = 100
-# Arrays of a number for each row and weight row that a minimiser holds: targets, scores, slopes, directions.
-_SOLVER_COLUMNS = 8
-# What sequential minimal optimisation keeps of the kernel, at most.
-_KERNEL_CACHE = 200 * 2**20
-# From so many features on rows are taken to be sparse: one entry in ten, with its place.
-_SPARSE_FROM, _SPARSE_BYTES = 1024, 1.2
+SOLVER_LOOKS = 100
+"""How often an exact minimiser looks at the rows, about, line searches included."""
+SOLVER_COLUMNS = 8
+"""Arrays of a number for each row and weight row that it holds: targets, scores, slopes, directions."""
 # Of all eigenvectors of a symmetric matrix, over the cube of its width.
 _DECOMPOSITION = 10.0
 # Square matrices that are held where one is decomposed: itself, what is made of it, its vectors, work space.
@@ -88,7 +84,7 @@ def gathering_work(setting: Setting, *, rows: int | None = None, times: int = 1)
     times : int
         How often risks over all rows are minimised.
     """
-    weights, looks = outputs(setting.classes), _SOLVER_LOOKS * times
+    weights, looks = outputs(setting.classes), SOLVER_LOOKS * times
     products = float(setting.most_rows) * setting.dimension * weights
     return Work(
         passes=looks,
@@ -97,7 +93,7 @@ def gathering_work(setting: Setting, *, rows: int | None = None, times: int = 1)
         held=8
         * (setting.rows if rows is None else rows)
         * setting.rows_per_person
-        * (setting.dimension + 1 + _SOLVER_COLUMNS * weights),
+        * (setting.dimension + 1 + SOLVER_COLUMNS * weights),
         sums=8 * _SQUARES * setting.dimension**2,
     )
 
@@ -109,18 +105,6 @@ def covariance_work(setting: Setting) -> Work:
         operations=float(setting.most_rows) * (square + setting.dimension)
         + _DECOMPOSITION * float(setting.dimension) ** 3,
         sums=8 * _SQUARES * square,
-    )
-
-
-def machine_work(setting: Setting) -> Work:
-    """Return the work of sequential minimal optimisation on rows that are held as they are."""
-    numbers, weights = float(setting.rows) * setting.dimension, outputs(setting.classes)
-    # Row by row, and once more column by column, dense ones in float32.
-    rows = numbers * (8 + 4 if setting.dimension < _SPARSE_FROM else 2 * _SPARSE_BYTES)
-    cache = min(_KERNEL_CACHE, 4 * setting.rows**2)
-    looks = _SOLVER_LOOKS * weights
-    return Work(
-        passes=looks, operations=2.0 * numbers * looks, held=int(rows) + cache + 8 * setting.rows * _SOLVER_COLUMNS
     )
 
 

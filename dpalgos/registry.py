@@ -34,6 +34,7 @@ _PLACES = (
     "dpalgos.column_maps",
     "dpalgos.evaluators",
     "dpalgos.systems",
+    "dpalgos.published",
     "dpalgos.trust",
 )
 

@@ -32,9 +32,9 @@ from dpalgos.linear import LinearTask
 from dpalgos.losses import Softmax
 from dpalgos.models import LinearModel
 from dpalgos.projections.covariance import AnalyzeGauss
+from dpalgos.published.smo import SecondOrder, solve
 from dpalgos.registry import lookup
 from dpalgos.rows import ArrayRows
-from dpalgos.smo.solver import SecondOrder, solve
 from storage.encoder import TableEncoder
 from storage.ledger.charges import Cap, PlanRequest, ReleaseCharge
 from storage.ledger.database import Memory, open_database

@@ -42,7 +42,7 @@ from dpalgos.mechanisms.distributions import (
 )
 from dpalgos.models import Artefact, Projection
 from dpalgos.parameters import ParameterError
-from dpalgos.projections.covariance import gram_matrix
+from dpalgos.projections.principal import gram_matrix
 from dpalgos.registry import construct, lookup
 from dpalgos.rows import NULL_LABEL, ArrayRows, Floats, NoiseSource, Rows
 

@@ -16,7 +16,8 @@ from dpalgos.losses import Squared, make_loss, outputs
 from dpalgos.mechanisms.distributions import RoundedGaussian, total_mu, unpack
 from dpalgos.models import Artefact, LinearModel, label_range_of
 from dpalgos.parameters import NATURAL, NON_NEGATIVE, POSITIVE, SHARE, ParameterError, between
-from dpalgos.projections.covariance import OF_BOUNDED_TRACE, GaussianMoments
+from dpalgos.projections.covariance import GaussianMoments
+from dpalgos.projections.principal import OF_BOUNDED_TRACE
 from dpalgos.registry import register
 from dpalgos.rows import Array, Features, Floats, Ints, Rows
 from dpalgos.trainers.gradient_descent import ClassedRows, DescentState

@@ -1,4 +1,4 @@
-"""Objective perturbation: minimise the risk plus a random linear term, Laplace or Gaussian, sound and as published."""
+"""Objective perturbation: minimise the risk plus a random linear term, radial or Gaussian."""
 
 import math
 from abc import abstractmethod
@@ -11,17 +11,16 @@ import numpy as np
 import scipy
 
 from dpalgos.accounting.profiles import mu_from_epsilon_delta, sigma_analytic
-from dpalgos.algorithms import ApproximateAlgorithm, PureAlgorithm, Refused, Unproved
+from dpalgos.algorithms import ApproximateAlgorithm, PureAlgorithm, Refused
 from dpalgos.guarantees import RELATIONS, Claim, Guarantee, Neighbours, PureEpsilon, Setting, Trust
 from dpalgos.integer_sums import sum_sensitivity
 from dpalgos.linear import LinearClassifierTrainer, LinearTask
-from dpalgos.losses import HuberHinge, make_loss, minimise, outputs
+from dpalgos.losses import make_loss, minimise, outputs
 from dpalgos.mechanisms.distributions import GaussianNoise, RadialLaplace
 from dpalgos.models import LinearModel
 from dpalgos.parameters import POSITIVE, ParameterError
 from dpalgos.registry import register
 from dpalgos.rows import Floats, NoiseSource, Rows, fingerprints
-from dpalgos.sentences import coded
 
 TOLERANCE = 1e-11
 """Gradient norm the solver is asked for: above float64's rounding error, below anything its noise would show."""
@@ -89,7 +88,7 @@ class OneVsRestTrainer(LinearClassifierTrainer):
         )
 
 
-def _with_radial_noise(
+def with_radial_noise(
     parties: Sequence[Rows],
     setting: Setting,
     noise: NoiseSource,
@@ -194,64 +193,7 @@ class ObjectivePerturbation(PureAlgorithm, OneVsRestTrainer):
 
     def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> LinearModel:
         """Return the perturbed minimisers over all given rows."""
-        return _with_radial_noise(parties, setting, noise, self.task, self.calibration(setting))
-
-
-@register("trainers", "objective-perturbation-published")
-@dataclass(frozen=True, kw_only=True)
-class PublishedObjectivePerturbation(Unproved, PureAlgorithm):
-    """Wang et al.'s Algorithm 3 as printed: Huber hinge, the full epsilon_2 for every one-vs-rest classifier.
-
-    Guarantee
-    ---------
-    None for the whole release: see the flaw.
-
-    Parameters
-    ----------
-    budget : PureEpsilon
-        The paper's ε₂, spent by each classifier.
-    regularisation : float
-        λ.
-    width : float
-        h of the Huber hinge.
-
-    References
-    ----------
-    Wang et al., CMC 78 (2024), Algorithm 3, Theorem 4.2.
-    """
-
-    regularisation: float = field(default=0.01, metadata=POSITIVE)
-    width: float = 0.5
-
-    source: ClassVar[str] = "Wang et al. 2024, Algorithm 3"
-    claim: ClassVar[Claim | None] = Claim(
-        "epsilon_2-DP",
-        "Wang et al. 2024, Theorem 4.2",
-        coded("classifiers-and-minimiser"),
-    )
-    sound_counterpart: ClassVar[str | None] = "objective-perturbation"
-    trusts: ClassVar[tuple[Trust, ...]] = (Trust.LOCAL, Trust.CENTRAL)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        HuberHinge(width=self.width)
-
-    def calibration(self, setting: Setting) -> Calibration:
-        """Return regularisation and noise scale as printed."""
-        epsilon, rows = self.budget.epsilon, max(setting.rows, 1)
-        curvature = HuberHinge(width=self.width).curvature_bound
-        ratio = curvature / (rows * self.regularisation)
-        # ln(1 + 2 ratio + ratio²), without overflow.
-        remaining = epsilon - 2.0 * math.log1p(ratio)
-        if remaining > 0:
-            return Calibration(regularisation=self.regularisation, noise_scale=2.0 / remaining)
-        # The paper adds θ = c/(n (e^{ε/4} − 1)) − λ to λ.
-        return Calibration(regularisation=curvature / (rows * exp_minus_one(epsilon / 4.0)), noise_scale=4.0 / epsilon)
-
-    def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> LinearModel:
-        """Return the perturbed minimisers over all given rows."""
-        task = LinearTask(loss=HuberHinge(width=self.width))
-        return _with_radial_noise(parties, setting, noise, task, self.calibration(setting))
+        return with_radial_noise(parties, setting, noise, self.task, self.calibration(setting))
 
 
 # Of epsilon and of delta, what approximate minima perturbation pays for its coarse solver.

@@ -1,4 +1,4 @@
-"""Minimisers of the risk: exact, with noise on the sum of the parties' or each exchange of ADMM, and as published."""
+"""Minimisers of the risk: exact, and with noise on the sum of the parties' or on each exchange of ADMM."""
 
 import math
 from abc import abstractmethod
@@ -293,7 +293,7 @@ _MARGIN = 1.0 + 2.0**-40
 
 
 @dataclass(frozen=True, kw_only=True)
-class _MinimiserMean(PureAlgorithm, MinimiserSum):
+class MinimiserMean(PureAlgorithm, MinimiserSum):
     """The mean of the parties' minimisers as one sum of integers with discrete Laplace noise on each coordinate."""
 
     regularisation: float = 1e-3
@@ -364,50 +364,9 @@ class _MinimiserMean(PureAlgorithm, MinimiserSum):
         return 2.0 ** max(math.floor(math.log2(scale)) - _LAPLACE_FINENESS, math.ceil(math.log2(room)))
 
 
-@register("trainers", "mpc-op")
-@dataclass(frozen=True, kw_only=True)
-class PublishedMultiPartyOutputPerturbation(Unproved, _MinimiserMean):
-    """The mean of the parties' exact minimisers plus Laplace noise of scale 2G/(N n₍₁₎ λ ε) on each coordinate.
-
-    The sum of the parties' minimisers, in integers, gets discrete Laplace noise of N times that scale, once by a
-    curator or in the parties' shares; the mean divides by the parties that took part.
-
-    Guarantee
-    ---------
-    None: see the flaw. (What the noise does give for m classifiers of p weights is m√p·ε.)
-
-    Parameters
-    ----------
-    budget : PureEpsilon
-        The paper's ε.
-    regularisation : float
-        λ.
-    loss : str
-        ``logistic``; ``squared`` for real labels.
-    width, intercept_scaling, label_range
-        See :class:`~dpalgos.linear.LinearTrainer`.
-
-    References
-    ----------
-    Owusu-Agyemang et al., Math. Biosci. Eng. 18 (2021), Theorems 3 and 4.
-    """
-
-    source: ClassVar[str] = "Owusu-Agyemang et al. 2021, Theorem 4"
-    claim: ClassVar[Claim | None] = Claim(
-        "epsilon-DP",
-        "Owusu-Agyemang et al. 2021, Theorem 4",
-        coded("laplace-for-l2"),
-    )
-    sound_counterpart: ClassVar[str | None] = "output-perturbation-radial"
-
-    def _multiple(self, setting: Setting) -> int:
-        """Return 1: the noise is that of one party's change."""
-        return 1
-
-
 @register("trainers", "pathak")
 @dataclass(frozen=True, kw_only=True)
-class Pathak(_MinimiserMean):
+class Pathak(MinimiserMean):
     """The mean of the parties' exact minimisers plus Laplace noise for the smallest party alone, 2G/(n₍₁₎ λ ε).
 
     Guarantee
@@ -431,7 +390,7 @@ class Pathak(_MinimiserMean):
     ----------
     budget : PureEpsilon
     regularisation, loss, width, intercept_scaling, label_range
-        See :class:`PublishedMultiPartyOutputPerturbation`.
+        See :class:`~dpalgos.linear.LinearTrainer`.
 
     References
     ----------
@@ -476,7 +435,7 @@ _LARGEST_EXCHANGED = 2.0**60
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Consensus(LinearClassifierTrainer):
+class Consensus(LinearClassifierTrainer):
     """Consensus ADMM in scaled form: parties' weights wᵢ, the server's z, dual variables uᵢ.
 
     Minimised is Σ aᵢ Rᵢ(wᵢ) + (λ/2)‖z‖² subject to wᵢ = z, with Rᵢ party i's mean loss and aᵢ = nᵢ/n; the augmented
@@ -569,7 +528,7 @@ class _Consensus(LinearClassifierTrainer):
 
 @register("trainers", "consensus-admm")
 @dataclass(frozen=True, kw_only=True)
-class ConsensusAdmm(GaussianAlgorithm, _Consensus):
+class ConsensusAdmm(GaussianAlgorithm, Consensus):
     """Consensus ADMM in which every party's weights leave it with Gaussian noise, and all else is made of those.
 
     Guarantee
@@ -583,7 +542,7 @@ class ConsensusAdmm(GaussianAlgorithm, _Consensus):
     minimiser by at most 2G/nᵢ in the Frobenius norm, G√m for m one-vs-rest slopes in [−1, 1] or √2 for softmax, so wᵢ
     moves by at most 2G/(nᵢρ), a record against a null one by half of it, however z − uᵢ lies.
     *Tolerance.* Each step is certified to a gradient norm γ that is public
-    (:meth:`_Consensus.solver_tolerance`): 2√m γ/ρ more.
+    (:meth:`Consensus.solver_tolerance`): 2√m γ/ρ more.
     *Integers.* nᵢwᵢ is rounded to a grid whose step is a power of two, √(m p) steps at most; rounded Gaussian integers
     are added, of μ/√T each, so that T steps, adaptively chosen, cost exactly μ (Dong, Roth, Su 2022, Corollary 2). A
     row is in one party: the parties' releases do not add up. Numerics exact.
@@ -662,50 +621,3 @@ class ConsensusAdmm(GaussianAlgorithm, _Consensus):
 
     def _unit(self, setting: Setting) -> float:
         return 2.0 ** (math.floor(math.log2(self.sensitivity(setting))) - _EXCHANGED_FINENESS)
-
-
-@register("trainers", "consensus-admm-published")
-@dataclass(frozen=True, kw_only=True)
-class PublishedConsensusAdmm(Unproved, PureAlgorithm, _Consensus):
-    """Consensus ADMM with radial noise on each exchanged iterate, each calibrated to the whole ε.
-
-    Our reading: the paper's abstract and what Wang et al. say of it leave the noise open. Each exchanged wᵢ gets noise
-    of density ∝ exp(−‖η‖ ε/Δ), Δ = 2G/(nᵢρ), as if it were the only one, and the dual variables take the exact wᵢ.
-
-    Guarantee
-    ---------
-    None: see the flaw.
-
-    Parameters
-    ----------
-    budget : PureEpsilon
-        The paper's ε.
-    iterations, penalty, regularisation, loss, width, intercept_scaling
-        See :class:`ConsensusAdmm`.
-
-    References
-    ----------
-    Tavara, Schliep, Basu, "Federated learning of oligonucleotide drug molecule thermodynamics with differentially
-    private ADMM-based SVM", ECML PKDD Workshops 2021, as Wang et al. 2024, section 2, cites it.
-    """
-
-    source: ClassVar[str] = "Tavara, Schliep, Basu 2021, as Wang et al. 2024 cites it"
-    claim: ClassVar[Claim | None] = Claim(
-        "epsilon-DP",
-        "Tavara, Schliep, Basu 2021 (our reading)",
-        coded("iterates-not-composed"),
-    )
-    sound_counterpart: ClassVar[str | None] = "consensus-admm"
-
-    def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> LinearModel:
-        """Return the last consensus of all parties."""
-        *_, common = self.consensuses(parties, setting, noise)
-        return self.task.model(common, setting)
-
-    def sent(
-        self, rows: Rows, centre: Floats, setting: Setting, noise: NoiseSource, step: str
-    ) -> tuple[Floats, Floats]:
-        """Return the noisy minimiser, and the exact one for the dual variable."""
-        exact = self.local_minimiser(rows, centre, setting)
-        distribution = RadialLaplace(2.0 * self.slope(setting) / (rows.count * self.penalty * self.budget.epsilon))
-        return exact + distribution.sample(exact.size, noise.stream(step, exact)).reshape(exact.shape), exact

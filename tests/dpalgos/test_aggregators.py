@@ -6,16 +6,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dpalgos.aggregators import (
-    Procrustes,
-    ProjectorMean,
-    PublishedBasisAverage,
-    PublishedModelAverage,
-    SumOfCovariances,
-    WeightedMean,
-)
+from dpalgos.aggregators import Procrustes, ProjectorMean, SumOfCovariances, WeightedMean
 from dpalgos.models import LinearModel, Projection
-from dpalgos.projections.covariance import leading_basis
+from dpalgos.projections.principal import leading_basis
+from dpalgos.published.aggregators import PublishedBasisAverage, PublishedModelAverage
 
 Array = NDArray[np.float64]
 WEIGHTS = np.array([0.5, 0.3, 0.2])

@@ -20,7 +20,8 @@ from dpalgos.guarantees import GaussianMu, Loss, Neighbours, Setting, Trust
 from dpalgos.keystream import KeyedNoise, KeyStream
 from dpalgos.mechanisms.distributions import RoundedGaussian, SymmetricRoundedGaussian
 from dpalgos.models import LinearModel
-from dpalgos.projections.covariance import AnalyzeGauss, gram_matrix, leading_basis
+from dpalgos.projections.covariance import AnalyzeGauss
+from dpalgos.projections.principal import gram_matrix, leading_basis
 from dpalgos.rows import ArrayRows, Floats, Ints, NoiseSource, Rows, normals
 from dpalgos.trainers.discriminant import ClassMeansDiscriminant
 from dpalgos.trainers.gradient_descent import DescentState, NoisyGradientDescent

@@ -18,11 +18,14 @@ from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.losses import minimise
 from dpalgos.mechanisms.distributions import RoundedGaussian
 from dpalgos.parameters import ParameterError
-from dpalgos.projections.covariance import Bingham, Ppca, PublishedPpca
+from dpalgos.projections.ppca import Bingham, Ppca
+from dpalgos.published.machines import PublishedDualPerturbation, Smo
+from dpalgos.published.minimisers import PublishedConsensusAdmm
+from dpalgos.published.projections import PublishedPpca
 from dpalgos.rows import ArrayRows, Floats
 from dpalgos.testing import blobs
-from dpalgos.trainers.output_perturbation import ConsensusAdmm, PublishedConsensusAdmm
-from dpalgos.trainers.smo import PublishedDualPerturbation, Smo, SmoLaplaceOutputPerturbation
+from dpalgos.trainers.hinge_perturbation import SmoLaplaceOutputPerturbation
+from dpalgos.trainers.output_perturbation import ConsensusAdmm
 
 DRAWS = 3000
 

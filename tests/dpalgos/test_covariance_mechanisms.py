@@ -20,13 +20,12 @@ from dpalgos.mechanisms.distributions import DiscreteLaplace, unpack
 from dpalgos.projections.covariance import (
     LaplaceCovariance,
     ModSulq,
-    PrincipalComponents,
     PublishedLaplaceCovariance,
-    PublishedSvd,
-    PublishedWishart,
     RadialCovariance,
     triangle_sensitivity,
 )
+from dpalgos.projections.principal import PrincipalComponents
+from dpalgos.published.projections import PublishedSvd, PublishedWishart
 from dpalgos.rows import ArrayRows
 from tests.support.statistics import rejects_law
 from tests.support.training import blobs, fitted, parties_of, setting_of

@@ -13,9 +13,9 @@ from dpalgos.audit.bounds import probability_lower_bound, probability_upper_boun
 from dpalgos.guarantees import GaussianMu, Guarantee, PureEpsilon, Setting
 from dpalgos.kernels import LinearKernel
 from dpalgos.parameters import ParameterError
+from dpalgos.published.machines import DpWss, Smo
+from dpalgos.published.smo import Extremes, PrivateSelection, SecondOrder, Selector, solve
 from dpalgos.rows import ArrayRows
-from dpalgos.smo.solver import Extremes, PrivateSelection, SecondOrder, Selector, solve
-from dpalgos.trainers.smo import DpWss, Smo
 from tests.support.statistics import ERROR, rejects_law
 from tests.support.streams import seeded
 from tests.support.training import noise

@@ -20,11 +20,12 @@ from dpalgos.guarantees import Neighbours, Numerics, PureEpsilon, Setting, Trust
 from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.mechanisms.distributions import DiscreteLaplace
 from dpalgos.parameters import ParameterError
+from dpalgos.published.minimisers import PublishedMultiPartyOutputPerturbation
 from dpalgos.rows import ArrayRows, Ints
 from dpalgos.secure.messages import Tolerance
 from dpalgos.secure.noise_shares import share_distribution
 from dpalgos.secure.summation import SecureSummation, require_shareable, secagg_guarantee, weights_of
-from dpalgos.trainers.output_perturbation import Pathak, PublishedMultiPartyOutputPerturbation
+from dpalgos.trainers.output_perturbation import Pathak
 from tests.support.nights import spanning
 from tests.support.statistics import rejects_law
 from tests.support.training import blobs, fit, noise, parties_of

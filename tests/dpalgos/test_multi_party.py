@@ -16,6 +16,7 @@ from dpalgos.accounting.costs import allocate
 from dpalgos.accounting.profiles import delta_of_mu
 from dpalgos.guarantees import ApproximateDP, GaussianMu, PureEpsilon, Setting, Trust, ZeroConcentrated
 from dpalgos.losses import minimise
+from dpalgos.published.minimisers import PublishedMultiPartyOutputPerturbation
 from dpalgos.registry import AlgorithmSpec, lookup
 from dpalgos.rows import ArrayRows
 from dpalgos.trainers.gradient_descent import (
@@ -23,12 +24,7 @@ from dpalgos.trainers.gradient_descent import (
     LocalGradient,
     PublishedGradientPerturbation,
 )
-from dpalgos.trainers.output_perturbation import (
-    EmpiricalRisk,
-    Pathak,
-    PublishedMultiPartyOutputPerturbation,
-    RadialOutputPerturbation,
-)
+from dpalgos.trainers.output_perturbation import EmpiricalRisk, Pathak, RadialOutputPerturbation
 from tests.support.training import blobs, fit, noise
 
 Array = NDArray[np.float64]

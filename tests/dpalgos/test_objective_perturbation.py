@@ -15,12 +15,9 @@ from scipy.stats import gamma
 from dpalgos.guarantees import GaussianMu, Neighbours, PureEpsilon, Setting
 from dpalgos.losses import make_loss
 from dpalgos.parameters import ParameterError
+from dpalgos.published.minimisers import PublishedObjectivePerturbation
 from dpalgos.rows import ArrayRows
-from dpalgos.trainers.objective_perturbation import (
-    Calibration,
-    ObjectivePerturbation,
-    PublishedObjectivePerturbation,
-)
+from dpalgos.trainers.objective_perturbation import Calibration, ObjectivePerturbation
 from dpalgos.trainers.output_perturbation import EmpiricalRisk
 from tests.support.nights import spanning
 from tests.support.statistics import rejects_law

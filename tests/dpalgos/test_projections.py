@@ -15,7 +15,9 @@ from dpalgos.guarantees import ApproximateDP, GaussianMu, Neighbours, Numerics, 
 from dpalgos.mechanisms.distributions import SymmetricRoundedGaussian, to_vector, unpack
 from dpalgos.parameters import ParameterError
 from dpalgos.projections.centring import Identity
-from dpalgos.projections.covariance import AnalyzeGauss, PrincipalComponents, PublishedAnalyzeGauss, leading_basis
+from dpalgos.projections.covariance import AnalyzeGauss
+from dpalgos.projections.principal import PrincipalComponents, leading_basis
+from dpalgos.published.projections import PublishedAnalyzeGauss
 from dpalgos.rows import ArrayRows
 from tests.support.training import blobs, fitted, noise, parties_of, setting_of
 

@@ -16,11 +16,12 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
 from dpalgos.guarantees import Setting
-from dpalgos.kernels import GaussianKernel, Kernel, KernelRows, LinearKernel, squared_norms
+from dpalgos.kernels import GaussianKernel, Kernel, LinearKernel, squared_norms
 from dpalgos.models import KernelModel, LinearModel, decode
 from dpalgos.parameters import ParameterError
-from dpalgos.rows import ArrayRows
-from dpalgos.smo.solver import (
+from dpalgos.published.kernel_rows import KernelRows
+from dpalgos.published.machines import Smo, gather_raw
+from dpalgos.published.smo import (
     RULES,
     Active,
     ConstantFactor,
@@ -34,7 +35,7 @@ from dpalgos.smo.solver import (
     WorkingSetRule,
     solve,
 )
-from dpalgos.trainers.smo import Smo, gather_raw
+from dpalgos.rows import ArrayRows
 from tests.support.nights import spanning
 from tests.support.streams import seeded
 from tests.support.training import noise

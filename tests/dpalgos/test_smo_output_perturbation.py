@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 from sklearn.svm import LinearSVC
 
+from dpalgos.coordinate_descent import certified_gap, minimise_hinge, rounding_slack
 from dpalgos.guarantees import GaussianMu, Neighbours, Numerics, PureEpsilon, Setting, ZeroConcentrated
 from dpalgos.mechanisms.distributions import RoundedGaussian
 from dpalgos.parameters import ParameterError
 from dpalgos.rows import ArrayRows, clip_to_unit_ball
-from dpalgos.smo.solver import certified_gap, minimise_hinge, rounding_slack
-from dpalgos.trainers.smo import SmoOutputPerturbation
+from dpalgos.trainers.hinge_perturbation import SmoOutputPerturbation
 from tests.support.statistics import rejects_law
 from tests.support.streams import seeded
 from tests.support.training import blobs, noise

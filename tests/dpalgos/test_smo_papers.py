@@ -12,8 +12,8 @@ import pytest
 from sklearn.datasets import load_svmlight_file
 
 from dpalgos.guarantees import PureEpsilon, Setting
+from dpalgos.published.machines import DpWss, Smo
 from dpalgos.rows import ArrayRows
-from dpalgos.trainers.smo import DpWss, Smo
 from tests.support.nights import by_night, spanning
 from tests.support.training import noise
 

@@ -194,20 +194,20 @@ def test_comments_and_docstrings_change_no_version(tree: Path) -> None:
         ("trainers", TRAINER, "dpalgos/__init__.py", '"""', 'X = 1\n"""'),
         ("trainers", TRAINER, "dpalgos/keystream.py", "import hmac", "import hmac\n\nEXTRA = 1"),
         # Imported inside a function.
-        ("trainers", "smo", "dpalgos/smo/compiled.py", "import numpy", "import scipy\nimport numpy"),
+        ("trainers", "smo", "dpalgos/published/_smo.py", "import numpy", "import scipy\nimport numpy"),
     ],
 )
 def test_a_changed_constant_or_helper_does(tree: Path, kind: str, name: str, path: str, old: str, new: str) -> None:
     before, other = version(kind, name), version("aggregators", "weighted-mean")
     edit(tree / path, old, new)
     assert version(kind, name) != before
-    if path.startswith(("dpalgos/trainers", "dpalgos/smo", "dpalgos/gaussian")):
+    if path.startswith(("dpalgos/trainers", "dpalgos/published")):
         assert version("aggregators", "weighted-mean") == other, "what is not imported is not in it"
 
 
 def test_what_is_not_imported_changes_nothing(tree: Path) -> None:
     before = version()
-    edit(tree / "dpalgos/trainers/smo.py", "import math", "import math\nNEW = 1")
+    edit(tree / "dpalgos/trainers/tuned.py", "import math", "import math\nNEW = 1")
     edit(tree / "dpalgos/registry.py", "import difflib", "import difflib\nimport html")
     (tree / "dpalgos/trainers/another.py").write_text("NEW = 1\n")
     assert version() == before

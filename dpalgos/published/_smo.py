@@ -1,8 +1,8 @@
-"""The inner loops, compiled; imported when a solver starts."""
+"""The inner loops of SMO, compiled; imported when it starts."""
 
 import numpy as np
 
-from dpalgos.compiling import compiled, compiled_in_order
+from dpalgos.compiling import compiled_in_order
 from dpalgos.rows import Features, Floats, Ints
 
 _TAU = 1e-12  # stands in for a curvature that is not positive (LIBSVM's value)
@@ -119,7 +119,7 @@ def second_order_steps(
     """Take up to ``budget`` steps of WSS 2, the last of equals as in LIBSVM, while no kernel row is missing.
 
     Returns the number of steps, the position of the row that is missing (−1 if none is), and the clock of
-    :class:`dpalgos.kernels.KernelRows`.
+    :class:`dpalgos.published.kernel_rows.KernelRows`.
     """
     done = 0
     while done < budget:
@@ -140,31 +140,3 @@ def second_order_steps(
         step(i, j, row, held[places[j]], diagonal, y, cost, alpha, v, up, low)
         done += 1
     return done, -1, clock
-
-
-@compiled
-def sweep(order: Ints, rows: Floats, y: Floats, squares: Floats, cost: float, alpha: Floats, weights: Floats) -> float:
-    """One pass of dual coordinate descent without the equality constraint; return the largest projected gradient."""
-    largest = 0.0
-    d = weights.size
-    for t in order:
-        margin = 0.0
-        for f in range(d):
-            margin += rows[t, f] * weights[f]
-        gradient = y[t] * margin - 1.0
-        before = alpha[t]
-        projected = gradient
-        if before <= 0.0:
-            projected = min(gradient, 0.0)
-        elif before >= cost:
-            projected = max(gradient, 0.0)
-        if projected == 0.0:
-            continue
-        largest = max(largest, abs(projected))
-        # A row of zeros has no margin to gain: its loss is constant and its variable belongs at the bound.
-        after = min(max(before - gradient / squares[t], 0.0), cost) if squares[t] > 0.0 else cost
-        alpha[t] = after
-        change = (after - before) * y[t]
-        for f in range(d):
-            weights[f] += change * rows[t, f]
-    return largest

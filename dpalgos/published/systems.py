@@ -1,16 +1,14 @@
 """The systems of the four papers and of those that they cite, as compositions of registered parts."""
 
 from dpalgos.guarantees import Claim, Trust
+from dpalgos.published.machines import DpWss, PublishedDualPerturbation
+from dpalgos.published.minimisers import PublishedConsensusAdmm, PublishedMultiPartyOutputPerturbation
 from dpalgos.registry import AlgorithmSpec
 from dpalgos.sentences import coded
 from dpalgos.systems.system import Arrangement, System, alone, averaged, joint, register_systems, summed
 from dpalgos.trainers.gradient_descent import GradientPerturbation, PublishedGradientPerturbation, TruexDescent
-from dpalgos.trainers.output_perturbation import (
-    Pathak,
-    PublishedConsensusAdmm,
-    PublishedMultiPartyOutputPerturbation,
-)
-from dpalgos.trainers.smo import DpWss, PublishedDualPerturbation, SmoLaplaceOutputPerturbation
+from dpalgos.trainers.hinge_perturbation import SmoLaplaceOutputPerturbation
+from dpalgos.trainers.output_perturbation import Pathak
 
 
 def _alone_or_averaged(trainer: AlgorithmSpec, projection: AlgorithmSpec | None = None) -> dict[str, Arrangement]:
