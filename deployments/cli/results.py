@@ -315,13 +315,13 @@ def effect_lines(found: Effects) -> Iterator[str]:
             yield f"  {in_digits(pair.weight, 3)}  {' × '.join(pair.columns)}"
 
 
-@models.command(epilog="Example: unitball model onnx clinic.unitball -o clinic.onnx")
+@models.command(epilog="Example: unitball model onnx digits.noisy-gd -o digits.onnx")
 @answered
 def onnx(
     model: Annotated[str, typer.Argument(help=_MODEL)],
     out: Annotated[Path, typer.Option("-o", "--out", help="The file to write.")],
 ) -> Answer:
-    """Write a model as an ONNX graph, from encoded rows through its maps to predictions (extra unitball[onnx])."""
+    """Write a model of rows of numbers as an ONNX graph; a table's is refused (extra unitball[onnx])."""
     from tasks.tracking.models import find_model, guaranteed, load_model
     from tasks.tracking.onnx_export import to_onnx
 
@@ -332,7 +332,7 @@ def onnx(
     content = to_onnx(pipeline)
     write_bytes(out, content, mode=0o644)
     promise = guaranteed(current_root(), version)
-    says = f"{out}: {version.name} version {version.version}, {len(content):,} bytes; its metadata name the features"
+    says = f"{out}: {version.name} version {version.version}, {len(content):,} bytes"
     return Answer(
         {"model": version.name, "version": version.version, "output": str(out), "guaranteed": promise},
         [says, *filter(None, [promise])],

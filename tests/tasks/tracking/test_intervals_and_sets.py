@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -24,7 +23,6 @@ from storage.encoder import TableEncoder
 from storage.errors import InputError
 from storage.names import SCORED, WRITTEN
 from tasks.tracking.flavor import Covering, counts_in, load_pipeline, predict_file, promised, scores_of, signature_of
-from tasks.tracking.onnx_export import to_onnx
 from tasks.tracking.sklearn_export import to_sklearn
 from tests.tasks.tracking.test_flavor import CLINIC, saved
 from unitball.training import covered
@@ -101,9 +99,6 @@ def test_a_number_stays_in_its_declared_range_wherever_it_is_asked(rows: pd.Data
     assert asked["prediction"].tolist() == found.tolist()
     predict_file(pipeline, ROWS, tmp_path / "out.parquet")
     assert pq.read_table(tmp_path / "out.parquet")["prediction"].to_pylist() == found.tolist()
-    session = onnxruntime.InferenceSession(to_onnx(pipeline), providers=["CPUExecutionProvider"])
-    (graph,) = session.run(["prediction"], {"features": pipeline[0].transform(rows)})
-    assert graph.tolist() == found.tolist()
 
 
 def test_intervals_are_the_same_wherever_they_are_asked(rows: pd.DataFrame, tmp_path: Path) -> None:

@@ -1,10 +1,9 @@
-"""A model of a table as an ONNX graph says what the pipeline says, run by onnxruntime."""
+"""A model of rows of numbers as an ONNX graph says what the pipeline says, run by onnxruntime; a table's has none."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ import onnxruntime
 import pytest
 from sklearn.pipeline import Pipeline
 
-from dpalgos.features.column_functions import LEVELS, column_functions
 from dpalgos.features.public_map import RandomFourier
 from dpalgos.models import LinearModel, Projection
 from dpalgos.projections.centring import CentredRows
@@ -21,7 +19,7 @@ from dpalgos.score_curves import Calibration
 from storage.errors import InputError
 from tasks.tracking.onnx_export import to_onnx
 from tasks.tracking.sklearn_export import NotExportableError, to_sklearn
-from tests.dpalgos.test_column_functions import CATEGORIES, COLUMNS, counts_of, rows_of
+from tests.dpalgos.test_column_functions import rows_of
 from tests.support.command_line import CommandLine
 from tests.support.tables import Trained
 
@@ -41,49 +39,6 @@ def model_of(maps: list[Any], width: int, classes: tuple[str, ...] = ("well", "i
     return to_sklearn(**given, maps=maps, model=model, classes=classes, dimension=width)
 
 
-def test_a_trained_model_says_the_same(trained: Trained) -> None:
-    found = run(to_onnx(trained.pipeline), trained.features)
-    rest = trained.pipeline[1:]
-    if trained.classes:
-        scores = rest.decision_function(trained.features).reshape(len(trained.features), -1)
-        assert found["scores"] == pytest.approx(scores, rel=1e-12, abs=1e-12)
-        assert found["prediction"].tolist() == trained.released()
-    else:
-        assert found["prediction"] == pytest.approx(np.array(trained.released()), rel=1e-12)
-
-
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("counted", [True, False])
-def test_each_level_of_functions_has_its_form(level: str, counted: bool) -> None:
-    rows = rows_of()
-    # Cells beyond the ends, several values at once, at the edges of bins and in single precision.
-    rows[:40, :2] *= 1.5
-    rows[40:60, 4:7] = 0.5
-    rows = np.concatenate([rows, rows.astype(np.float32).astype(np.float64)])
-    if level == "categories" or not counted:
-        if level != "categories":
-            return
-        functions = column_functions(CATEGORIES, level, None)
-    else:
-        functions = column_functions(COLUMNS, level, counts_of(rows_of(), 2.0))
-    assert counted is False or level == "categories" or functions.others.any(), "a rare value is among them"
-    pipeline = model_of([functions], 8, ("a", "b", "c"))
-    found = run(to_onnx(pipeline), rows)
-    assert found["scores"] == pytest.approx(pipeline.decision_function(rows), rel=1e-12, abs=1e-12)
-    assert found["prediction"].tolist() == pipeline.predict(rows).tolist()
-
-
-def test_a_graph_with_another_table_is_another_model() -> None:
-    """What the comparison would miss if it compared nothing."""
-    functions = column_functions(COLUMNS, "products", counts_of(rows_of(), 2.0))
-    content = to_onnx(model_of([functions], 8))
-    moved = functions.tables.copy()
-    moved[:, 1] += 0.01
-    other = replace(functions, tables=moved)
-    scores = model_of([other], 8).decision_function(rows_of())
-    assert np.abs(run(content, rows_of())["scores"][:, 0] - scores).max() > 1e-6
-
-
 @pytest.mark.parametrize("normalisation", ["unit-norm", "clip"])
 def test_linear_tables_and_what_stands_between(normalisation: str) -> None:
     rows = np.concatenate([rows_of(), np.zeros((1, 8))])
@@ -97,26 +52,43 @@ def test_linear_tables_and_what_stands_between(normalisation: str) -> None:
     assert found["prediction"].tolist() == pipeline.predict(rows).tolist()
 
 
-def test_it_says_what_its_features_are(trained: Trained) -> None:
-    session = onnxruntime.InferenceSession(to_onnx(trained.pipeline), providers=["CPUExecutionProvider"])
-    known = session.get_modelmeta().custom_metadata_map
-    declared = trained.pipeline[0].declared
-    assert json.loads(known["features"]) == list(declared.feature_names)
-    assert tuple(json.loads(known["classes"])) == trained.classes
-    assert json.loads(known["schema"])["columns"]
-    assert session.get_inputs()[0].shape == ["rows", declared.dimension]
+def test_a_number_stays_in_its_declared_range() -> None:
+    rows = 50.0 * rows_of()
+    pipeline = model_of([], 8, (), label_range=(-2.0, 3.0))
+    found = run(to_onnx(pipeline), rows)["prediction"]
+    assert found == pytest.approx(pipeline.predict(rows), rel=1e-12, abs=1e-12)
+    assert {found.min(), found.max()} == {-2.0, 3.0}
+
+
+def test_a_model_with_other_weights_says_something_else() -> None:
+    """What the comparisons would miss if they compared nothing."""
+    pipeline = model_of([Projection(basis=np.eye(8)[:, :3])], 8)
+    content = to_onnx(pipeline)
+    pipeline[-1].coef_ = pipeline[-1].coef_ + 0.01
+    assert np.abs(run(content, rows_of())["scores"][:, 0] - pipeline.decision_function(rows_of())).max() > 1e-6
 
 
 @pytest.mark.parametrize("trained", ["two"], indirect=True)
-def test_the_command_writes_a_registered_model(
+def test_a_table_has_none(
     trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("UNITBALL_ROOT", str(trained.root))
-    commands, out = CommandLine(trained.root, capfd), tmp_path / "visits.onnx"
-    written = commands.succeeds("model", "onnx", trained.name, "-o", out)
-    assert "-DP for a row" in written["guaranteed"]
-    assert run(out.read_bytes(), trained.features)["prediction"].tolist() == trained.released()
-    commands("model", "onnx", trained.name, "-o", out).refused(2, "visits.onnx exists")
+    out = tmp_path / "visits.onnx"
+    CommandLine(trained.root, capfd)("model", "onnx", trained.name, "-o", out).refused(2, "schema")
+    assert not out.exists()
+
+
+def test_the_command_writes_a_registered_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pipeline, out = model_of([], 8), tmp_path / "rows.onnx"
+    version = SimpleNamespace(name="rows.erm", version=3)
+    for name, answer in (("find_model", version), ("guaranteed", ""), ("load_model", pipeline)):
+        monkeypatch.setattr(f"tasks.tracking.models.{name}", lambda *_, answer=answer: answer)
+    commands = CommandLine(tmp_path, capfd)
+    assert commands.succeeds("model", "onnx", "rows.erm", "-o", out)["version"] == 3
+    assert run(out.read_bytes(), rows_of())["prediction"].tolist() == pipeline.predict(rows_of()).tolist()
+    commands("model", "onnx", "rows.erm", "-o", out).refused(2, "rows.onnx exists")
 
 
 def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
