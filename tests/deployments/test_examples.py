@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import runpy
 import shlex
 import subprocess
+import sys
 import textwrap
 from pathlib import Path
 
@@ -44,6 +46,12 @@ def test_files_of_examples_are_there() -> None:
         for before, argument in zip(["", *arguments], arguments, strict=False):
             if before != "--output" and re.search(r"\.(csv|ya?ml|parquet)$", argument):
                 assert (REPOSITORY / argument).is_file(), example
+
+
+def test_the_bundled_table_is_what_its_script_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["make_clinic.py", str(tmp_path / "clinic.csv")])
+    runpy.run_path("docs/examples/make_clinic.py", run_name="__main__")
+    assert (tmp_path / "clinic.csv").read_bytes() == Path("docs/examples/clinic.csv").read_bytes()
 
 
 def test_examples_of_help_are_understood() -> None:

@@ -420,7 +420,7 @@ def test_a_first_describe_opens_the_account_and_the_second_costs_nothing(command
 def test_a_plan_charges_nothing_and_what_exceeds_the_cap_is_refused(commands: CommandLine) -> None:
     commands.succeeds("ingest", "clinic", "--path", CLINIC, *WORDS, *CAP)
     plan = commands.succeeds("describe", "clinic", "--epsilon", 0.5, "--plan")
-    assert (plan["rows"], plan["columns"], plan["paid"], plan["spent"]) == (300, 6, False, 0.0)
+    assert (plan["rows"], plan["columns"], plan["paid"], plan["spent"]) == (4000, 6, False, 0.0)
     assert "it would be epsilon 0.5" in commands("describe", "clinic", "--epsilon", 0.5, "--plan").out
     commands("describe", "clinic", "--epsilon", 4).refused(
         3, "cap of epsilon 3", "left: one more release of histograms of the columns of epsilon up to 3."
@@ -553,9 +553,9 @@ def test_parties_own_files_are_summed_and_each_pays(commands: CommandLine, tmp_p
     own = algorithm.build()
     assert isinstance(own, ColumnHistograms)
     assert counts.deviation == pytest.approx(factor * own.deviation(algorithm.setting) / own.weight)
-    # All rows of all parties: 300 within 7 deviations of the total of a line.
-    assert (np.abs(counts.totals - 300) < 7 * math.sqrt(counts.covariance[-1, -1])).all()
-    assert algorithm.setting.rows == 300
+    # All rows of all parties: 4,000 within 7 deviations of the total of a line.
+    assert (np.abs(counts.totals - 4000) < 7 * math.sqrt(counts.covariance[-1, -1])).all()
+    assert algorithm.setting.rows == 4000
 
 
 def test_people_count_once_each(commands: CommandLine, tmp_path: Path) -> None:
@@ -629,7 +629,7 @@ def test_a_release_that_fails_says_nothing_of_rows_and_is_paid_once(
 
 def test_rows_of_a_test_file_are_not_counted(commands: CommandLine, tmp_path: Path) -> None:
     head, *lines = CLINIC.read_text().splitlines()
-    for name, part in (("train", lines[:200]), ("test", lines[200:])):
+    for name, part in (("train", lines[:200]), ("test", lines[200:300])):
         (tmp_path / f"{name}.csv").write_text("\n".join([head, *part]) + "\n")
     schema = tmp_path / "clinic.yaml"
     schema.write_text(CLINIC.with_suffix(".yaml").read_text() + "files: {train: train.csv, test: test.csv}\n")

@@ -106,13 +106,13 @@ def test_what_a_notebook_is_told_of_clipped_cells_names_no_value(tmp_path: Path)
 
 
 def test_parquet_keeps_its_types_and_lacks_nothing(tmp_path: Path) -> None:
-    table = pa.Table.from_pandas(pd.read_csv(ROWS).drop(columns="outcome").assign(number=range(300)))
+    table = pa.Table.from_pandas(pd.read_csv(ROWS).drop(columns="outcome").assign(number=range(4000)))
     pq.write_table(table, tmp_path / "new.parquet")
     done = predict_file(table_pipeline(), tmp_path / "new.parquet", tmp_path / "out.parquet", id_column="number")
-    assert done == Predicted(300, 0)
+    assert done == Predicted(4000, 0)
     found = pq.read_table(tmp_path / "out.parquet")
     assert found.schema.field("number").type == pa.int64()
-    assert found.column("number").to_pylist() == list(range(300))
+    assert found.column("number").to_pylist() == list(range(4000))
 
 
 def test_what_is_wrong_with_the_file_is_said_and_nothing_is_left(tmp_path: Path) -> None:
