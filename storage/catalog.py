@@ -13,10 +13,13 @@ from storage.ledger.charges import (
     ROW,
     Account,
     Cap,
+    account_cap,
     account_names,
     add_account,
     find_account,
     get_account,
+    require_soft_limit,
+    same_cap,
 )
 from storage.ledger.database import Database
 from storage.ledger.entries import Entries, Entry, Kind, append, found, reading, require_name, writing
@@ -106,6 +109,7 @@ class Catalog:
         manifest: Mapping[str, Any],
         account: str | None = None,
         cap: Cap | None = None,
+        soft_limit: float | None = None,
         disjoint_people: str = "",
         overlapping: Sequence[str] = (),
         group_size: int | None = None,
@@ -126,7 +130,11 @@ class Catalog:
         account : str, optional
             The population. By default the account of the name's versions so far, and the name itself for a new name.
         cap : Cap, optional
-            Needed when a private account is opened; afterwards it must be left out or equal the cap in force.
+            Needed when a private account is opened; afterwards it must be left out, or equal the cap at opening or the
+            one in force.
+        soft_limit : float, optional
+            Epsilon that the cap is lowered to at the opening of the account; see
+            :meth:`storage.ledger.ledger.Ledger.open_account`.
         disjoint_people : str
             The owner's declaration, with its reason, that nobody in this version is in the name's earlier ones (which
             needs a new `account`) or in the overlapping accounts; empty where nothing is declared.
@@ -184,11 +192,12 @@ class Catalog:
                     relation=relation or DEFAULT_RELATION,
                     deltas=deltas or {},
                     unit=ROW if people is None else PERSON,
+                    soft_limit=soft_limit,
                 )
                 opened = add_account(entries, asked)
             else:
                 _require_unit(opened, name, people)
-                _require_agreement(opened, visibility, cap, group_size, relation)
+                _require_agreement(opened, visibility, cap, soft_limit, group_size, relation)
                 if idealised_allowed not in (None, opened.idealised_allowed):
                     content = {"idealised_allowed": idealised_allowed}
                     entries.append(Kind.CONSENT, account=opened.name, subject=opened.name, content=content)
@@ -443,17 +452,23 @@ def _require_cap_where_private(account: str, visibility: Visibility, cap: Cap | 
 
 
 def _require_agreement(
-    account: Account, visibility: Visibility, cap: Cap | None, group_size: int | None, relation: str | None
+    account: Account,
+    visibility: Visibility,
+    cap: Cap | None,
+    soft_limit: float | None,
+    group_size: int | None,
+    relation: str | None,
 ) -> None:
     if account.private != (visibility is Visibility.PRIVATE):
         held = "private" if account.private else "public"
         raise RefusedError(
             f"account {account.name!r} is {held} and cannot hold {visibility} rows; choose another account"
         )
-    if cap is not None and cap != account.cap:
-        stands = f"epsilon {account.cap.epsilon:g} at delta {account.cap.delta:g}" if account.cap else "none"
+    require_soft_limit(cap, soft_limit)
+    if cap is not None and not same_cap(account, cap, soft_limit):
         raise InputError(
-            f"account {account.name!r} exists and its cap is {stands}; leave the cap out, or raise it explicitly"
+            f"account {account.name!r} exists and its cap is {account_cap(account)}; leave the cap and the soft limit "
+            f"out, or change the cap on record: unitball budget {account.name} --raise-epsilon-cap …"
         )
     if group_size is not None and group_size != account.group_size:
         held = f"{account.group_size} rows a person" if account.unit == ROW else "people, with however many rows"

@@ -129,6 +129,7 @@ def open_account(
     people: bool = False,
     group_size: int = 1,
     relation: str = DEFAULT_RELATION,
+    soft_limit: float | None = None,
 ) -> None:
     """Open the account of a population: what everything that is ever released about it may spend.
 
@@ -154,11 +155,14 @@ def open_account(
         The most rows that one person has, where rows are protected; the account then counts what a person loses.
     relation : {"replace-one", "replace-special"}
         The neighbouring relation, for good (docs/guarantees.md).
+    soft_limit : float, optional
+        Epsilon below the cap's above which nothing is charged, until the owner lifts it on record. What is guaranteed
+        is the cap; lifting spends nothing, unlike raising a cap (docs/operations.md).
 
     Raises
     ------
     storage.errors.InputError
-        If it exists with other terms, or the cap bounds nothing.
+        If it exists with other terms, the cap bounds nothing, or the soft limit is not below the cap.
     """
     path_component(name, "account")
     if relation not in RELATIONS:
@@ -172,6 +176,7 @@ def open_account(
             unit=PERSON if people else ROW,
             group_size=group_size,
             relation=relation,
+            soft_limit=soft_limit,
         )
 
 

@@ -27,6 +27,7 @@ from deployments.cli.given import given_options, refuse_beside
 from dpalgos.measured import in_digits
 from storage.atomic import write_bytes
 from storage.errors import InputError
+from storage.ledger.charges import of_cap
 from storage.refs import Visibility
 from tasks.datasets.request import IngestRequest
 
@@ -135,9 +136,10 @@ def terms_lines(terms: Terms, *, planned: bool = False) -> Iterator[str]:
         yield f"account {terms.account}: the rows are public, and nothing is charged"
         return
     left = "" if terms.left is None else f"{terms.left.said}; "
+    cap = of_cap(terms.cap_epsilon, terms.cap_promised)
     yield (
-        f"account {terms.account}: {left}cap epsilon {terms.cap_epsilon:g} at delta {terms.cap_delta:g}, unit "
-        f"{terms.unit}, relation {terms.relation}; spent {_epsilon(terms.spent)}"
+        f"account {terms.account}: {left}cap epsilon {cap} at delta {terms.cap_delta:g}, unit {terms.unit}, "
+        f"relation {terms.relation}; spent {_epsilon(terms.spent)}"
     )
 
 

@@ -304,7 +304,8 @@ def budget(
         bool, typer.Option("--verify", help="Check the ledger's hash chain and the stored releases.")
     ] = False,
     raise_epsilon_cap: Annotated[
-        float | None, typer.Option(help="Raise the cap, or lower it; recorded for good. Its delta stays.")
+        float | None,
+        typer.Option(help="Raise the cap, lower it, or lift a soft limit; recorded for good. The delta stays."),
     ] = None,
     reason: Annotated[str, typer.Option(help="Why the cap is changed; recorded.")] = "",
     algorithm: Annotated[
@@ -418,9 +419,12 @@ def _lines(parties: list[PartyBudget]) -> Iterator[tuple[str, ...]]:
 
 
 def _shown(report: BudgetReport, left: Sequence[str]) -> Iterator[RenderableType]:
+    from tasks.accounts.reports import cap_of
+
     cap, named = report["cap"], report["datasets"]
     yield f"account {report['account']}{' (data sets ' + ', '.join(named) + ')' if named else ''}: " + (
-        f"cap ε = {cap['epsilon']:g} at δ = {cap['delta']:g}"
+        f"cap ε = {(report['promised'] or cap)['epsilon']:g} at δ = {cap['delta']:g}"
+        + (f", soft limit ε = {cap['epsilon']:g}" if report["promised"] != cap else "")
         if cap
         else "public, no cap; what its runs would have cost"
     )
@@ -451,7 +455,12 @@ def _shown(report: BudgetReport, left: Sequence[str]) -> Iterator[RenderableType
                 "until the newest back-up is put back, or: unitball ledger restore"
             )
             how = " at least"
-        yield f"{whose}spent ε = {_epsilon(report['epsilon_spent'])} of {cap['epsilon']:g}{how}"
+        yield f"{whose}spent ε = {_epsilon(report['epsilon_spent'])} of {cap_of(report)}{how}"
+        if report["promised"] != cap:
+            yield (
+                f"The soft limit can be lifted up to the cap, at no privacy cost: unitball budget {report['account']} "
+                f"--raise-epsilon-cap {(report['promised'] or cap)['epsilon']:g} --reason …"
+            )
         if report["earlier"]:
             yield (
                 f"ε = {_epsilon(report['earlier'])} of it is the cap before, which counts as a whole whatever was "
@@ -459,7 +468,7 @@ def _shown(report: BudgetReport, left: Sequence[str]) -> Iterator[RenderableType
             )
         if report["left"] is not None and report["left"]["epsilon"] > cap["epsilon"]:
             yield (
-                "What is left may be above the cap: it is stated at a smaller δ, at which the same noise is a larger ε."
+                "What is left may be above that: it is stated at a smaller δ, at which the same noise is a larger ε."
             )
         if charged:
             yield (

@@ -41,6 +41,7 @@ from dpalgos.guarantees import rounded_up
 from dpalgos.parameters import ParameterError
 from dpalgos.sentences import sentence
 from storage.errors import InputError, PriceError, RefusedError
+from storage.ledger.charges import of_cap
 from storage.refs import Visibility
 from tasks.datasets.request import IngestRequest
 from tasks.planning.configuration import TrainingConfig, faults
@@ -477,6 +478,7 @@ def schedules() -> Answer:
                 {
                     "account": one.account,
                     "cap": one.cap,
+                    "promised": one.promised,
                     "delta": one.delta,
                     "epsilon": one.epsilon,
                     "runs": one.runs,
@@ -498,18 +500,19 @@ def schedules() -> Answer:
 
 def _until(one: AccountForecast) -> str:
     """Return what an account's schedules will cost until its cap, on the side of more."""
+    cap = of_cap(one.cap, one.promised)
     if one.refused is None:
         after = f", to {one.until:%Y-%m-%d}" if one.until else ""
         return (
             f"account {one.account}: all runs that are looked at fit ({one.runs}{after}); they cost epsilon "
-            f"{_spent(one.epsilon, 4)} of {one.cap:g} at delta {one.delta:g}, earlier charges included"
+            f"{_spent(one.epsilon, 4)} of {cap} at delta {one.delta:g}, earlier charges included"
         )
     schedule, at = one.refused
-    first = f"none of its next runs fits: epsilon {_spent(one.epsilon, 4)} of {one.cap:g} is spent"
+    first = f"none of its next runs fits: epsilon {_spent(one.epsilon, 4)} of {cap} is spent"
     if one.until is not None:
         first = (
             f"{one.runs} runs fit, to {one.until:%Y-%m-%d}, and bring it to epsilon {_spent(one.epsilon, 4)} of "
-            f"{one.cap:g} at delta {one.delta:g}"
+            f"{cap} at delta {one.delta:g}"
         )
     return (
         f"account {one.account}, if every run finds a new version: {first}; {schedule.full_name} is refused on "
@@ -713,7 +716,7 @@ def _groups(results: Sequence[RunResult]) -> Iterator[RenderableType]:
 
 def _spending(results: Sequence[RunResult]) -> Iterator[str]:
     """Yield, for private rows, what is left of their budget, at which delta, and how a model of them is measured."""
-    from tasks.accounts.reports import budget_report
+    from tasks.accounts.reports import budget_report, cap_of
     from tasks.accounts.room import OneMore
 
     report = budget_report(results[0].dataset)
@@ -724,7 +727,7 @@ def _spending(results: Sequence[RunResult]) -> Iterator[str]:
     if left is not None:
         yield OneMore(**left).said
     yield from (
-        f"Account {report['account']}: all its runs together have spent ε = {spent} of {cap['epsilon']:g} "
+        f"Account {report['account']}: all its runs together have spent ε = {spent} of {cap_of(report)} "
         f"at the cap's δ = {cap['delta']:g}. ε spent in the table is that of one run at its own δ (--delta). "
         f"More: {_program()} budget {name}",
         report["meaning"],

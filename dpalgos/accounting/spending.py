@@ -430,6 +430,9 @@ class FilterCap(Bounded):
         The part of epsilon that earlier filters hold.
     reserved : float
         Share of delta that is kept for later filters: only a plan that is the only one of a row may use it.
+    promised : float
+        The highest cap so far, where epsilon is a cap lowered below it (a soft limit). It decides nothing and is named
+        with the limit.
 
     Raises
     ------
@@ -441,6 +444,7 @@ class FilterCap(Bounded):
     delta: float = field(metadata=between(0.0, 1.0, open_high=True))
     earlier: float = field(default=0.0, metadata=NON_NEGATIVE)
     reserved: float = field(default=0.0, metadata=between(0.0, 1.0, open_high=True))
+    promised: float = field(default=0.0, metadata=NON_NEGATIVE)
 
     @property
     def room(self) -> float:
@@ -885,11 +889,13 @@ def _room(summed: SummedHistory, partition: str, costs: Mapping[str, PlanCost], 
 
 
 def _reason(admitted: bool, cap: FilterCap, before: Spent, after: Spent, costs: Mapping[str, PlanCost]) -> str:
-    limit = f"the cap of epsilon {cap.epsilon:g}" + (
+    lowered = cap.promised > cap.epsilon
+    limit = f"the {'soft limit' if lowered else 'cap'} of epsilon {cap.epsilon:g}" + (
         f", of which the cap before is {cap.earlier:g} and what came since has delta {cap.delta:g}"
         if cap.earlier > 0
         else f" at delta {cap.delta:g}"
     )
+    limit += f" (the cap is epsilon {cap.promised:g})" if lowered else ""
     spent_before, spent_after = (_said(one, cap) for one in (before, after))
     so_far = f"spent {spent_before} at delta {cap.delta:g}"
     if not costs and admitted and after.epsilon > cap.epsilon:

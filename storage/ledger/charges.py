@@ -59,7 +59,8 @@ class AccountTerms:
     Parameters
     ----------
     cap : Cap or None
-        The most it may spend over its life; None for public data, which is recorded and never refused.
+        The most it may spend now: the cap in force, or the soft limit below it; None for public data, which is
+        recorded and never refused.
     relation : str
         The neighbouring relation its guarantees are stated under, fixed at opening.
     deltas : mapping
@@ -75,6 +76,17 @@ class AccountTerms:
     deltas: Mapping[str, Any] = field(default_factory=dict)
     changes: tuple[CapChange, ...] = ()
     group_size: int = 1
+
+    @property
+    def opening_cap(self) -> Cap | None:
+        """The cap at opening; None for public data."""
+        return self.changes[0].before if self.changes else self.cap
+
+    @property
+    def promised(self) -> float | None:
+        """Epsilon that is guaranteed of the account: the highest cap so far, above one that was lowered."""
+        caps = [self.cap, *(change.before for change in self.changes)]
+        return max((cap.epsilon for cap in caps if cap is not None), default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +253,9 @@ class Account(AccountTerms):
         Whether its owner accepts guarantees that hold in real arithmetic only (floating-point noise).
     unit : str
         :data:`ROW` or :data:`PERSON`, fixed at opening.
+    soft_limit : float or None
+        Epsilon that the cap was lowered to at opening: the oldest of `changes`, in the entry that opened the account.
+        So no charge precedes it, and an account that is opened again from a high-water mark has it.
     """
 
     name: str
@@ -248,6 +263,7 @@ class Account(AccountTerms):
     disjoint_from: tuple[str, ...] = ()
     idealised_allowed: bool = False
     unit: str = ROW
+    soft_limit: float | None = None
 
     @property
     def private(self) -> bool:
@@ -269,6 +285,53 @@ def require_cap(cap: Cap) -> None:
             value=cap.delta,
             bound=1,
         )
+
+
+def require_soft_limit(cap: Cap | None, soft_limit: float | None) -> None:
+    """Refuse a soft limit that is not below a cap."""
+    if soft_limit is None:
+        return
+    if cap is None:
+        raise InputError(
+            f"the soft limit is epsilon {soft_limit:g}, and no cap is given; both are agreed at the opening of an "
+            "account: give both, or change the cap of an account that exists (--raise-epsilon-cap)"
+        )
+    if not 0 < soft_limit < cap.epsilon:
+        raise InputError(
+            f"the soft limit is epsilon {soft_limit!r}; give a number above 0 and below the cap's {cap.epsilon:g}, or "
+            "leave it out",
+            value=soft_limit,
+            bound=cap.epsilon,
+        )
+
+
+def same_cap(account: Account, cap: Cap | None, soft_limit: float | None = None) -> bool:
+    """Whether a cap that is asked for is the account's own: at its opening, or in force."""
+    if cap == account.opening_cap and soft_limit in (None, account.soft_limit):
+        return True
+    return soft_limit is None and cap == account.cap
+
+
+def described_cap(cap: Cap | None, soft_limit: float | None = None) -> str:
+    """Return a cap in words, with the soft limit below it."""
+    if cap is None:
+        return "none, of public rows"
+    limit = "" if soft_limit is None else f" with a soft limit of epsilon {soft_limit:g}"
+    return f"epsilon {cap.epsilon:g} at delta {cap.delta:g}{limit}"
+
+
+def of_cap(limit: float, promised: float | None) -> str:
+    """Return the epsilon that charges go by, and the promised cap where a soft limit is below it."""
+    if promised is None or promised <= limit:
+        return f"{limit:g}"
+    return f"{limit:g} (a soft limit; the cap is {promised:g})"
+
+
+def account_cap(account: Account) -> str:
+    """Return an account's cap in words: at its opening and, where it was changed since, in force."""
+    opened = described_cap(account.opening_cap, account.soft_limit)
+    unchanged = len(account.changes) == (account.soft_limit is not None)
+    return opened if unchanged else f"{opened} at its opening, {described_cap(account.cap)} in force"
 
 
 def require_small_delta(delta: float, rows: int) -> None:
@@ -297,7 +360,9 @@ def find_account(entries: Entries, name: str) -> Account | None:
     if not opened:
         return None
     content = opened[0].content
-    changes = tuple(
+    opening, limit = content["cap"] and Cap(**content["cap"]), content.get("soft_limit")
+    lowered = () if limit is None else (_lowered_at_opening(opened[0], opening, limit),)
+    changes = lowered + tuple(
         CapChange(
             cap=Cap(**entry.content["cap"]),
             before=Cap(**entry.content["before"]),
@@ -309,10 +374,9 @@ def find_account(entries: Entries, name: str) -> Account | None:
         for entry in entries.find(Kind.CAP, account=name)
     )
     consents = [content, *(entry.content for entry in entries.find(Kind.CONSENT, account=name))]
-    cap = changes[-1].cap if changes else content["cap"] and Cap(**content["cap"])
     return Account(
         name=name,
-        cap=cap,
+        cap=changes[-1].cap if changes else opening,
         changes=changes,
         disjoint_people=bool(content["disjoint_people"]),
         disjoint_from=tuple(content["disjoint_from"]),
@@ -321,6 +385,18 @@ def find_account(entries: Entries, name: str) -> Account | None:
         relation=content["relation"],
         deltas=content["deltas"],
         unit=content["unit"],
+        soft_limit=limit,
+    )
+
+
+def _lowered_at_opening(entry: Entry, cap: Cap, soft_limit: float) -> CapChange:
+    return CapChange(
+        cap=Cap(soft_limit, cap.delta),
+        before=cap,
+        by="",
+        why="soft limit at opening",
+        recorded_at=entry.recorded_at,
+        sequence=entry.sequence,
     )
 
 
@@ -339,11 +415,12 @@ def account_names(entries: Entries) -> list[str]:
 
 
 def add_account(entries: Entries, account: Account) -> Account:
-    """Open an account that does not exist yet."""
+    """Open an account that does not exist yet, with a soft limit where `account` names one."""
     require_name("the account's name", account.name)
     require_name("the neighbouring relation", account.relation)
     if account.cap is not None:
         require_cap(account.cap)
+    require_soft_limit(account.cap, account.soft_limit)
     if account.group_size < 1:
         raise InputError(f"the group size is {account.group_size}; give the most rows that one person has, at least 1")
     if account.unit not in (ROW, PERSON) or (account.unit == PERSON and account.group_size > 1):
@@ -355,6 +432,8 @@ def add_account(entries: Entries, account: Account) -> Account:
         get_account(entries, other)
     content = asdict(account)
     del content["name"], content["changes"]
+    if account.soft_limit is None:
+        del content["soft_limit"]
     entries.append(Kind.ACCOUNT, account=account.name, subject=account.name, content=content)
     return get_account(entries, account.name)
 

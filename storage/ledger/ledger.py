@@ -20,11 +20,13 @@ from storage.ledger.charges import (
     PlanRequest,
     ReleaseCharge,
     Reservation,
+    account_cap,
     account_names,
     add_account,
     append_plan,
     charge_of,
     charge_record,
+    described_cap,
     find_account,
     find_reservation,
     get_account,
@@ -34,6 +36,7 @@ from storage.ledger.charges import (
     require_open,
     require_plan,
     reserve_plan,
+    same_cap,
     unpaid,
 )
 from storage.ledger.database import Database
@@ -122,10 +125,13 @@ class Ledger:
         relation: str = DEFAULT_RELATION,
         deltas: Mapping[str, Any] | None = None,
         unit: str = ROW,
+        soft_limit: float | None = None,
     ) -> Account:
         """Open an account for a population; opening it again with the same terms changes nothing.
 
-        The cap of an account that was changed since agrees with the one at its opening and with the one in force.
+        The cap of an account that was changed since agrees with the one at its opening and with the one in force. A
+        soft limit is a lowered cap from the first charge on: what is promised is the cap, the filter in force is that
+        of the cap, and :meth:`raise_cap` up to the cap lifts it.
 
         Parameters
         ----------
@@ -145,11 +151,13 @@ class Ledger:
             The series of deltas that later caps may spend; the policy's own JSON.
         unit : str
             What is protected: a row, or a person.
+        soft_limit : float, optional
+            Epsilon below the cap's, above which nothing is charged until it is lifted.
 
         Raises
         ------
         InputError
-            If it exists with other terms, naming each that differs.
+            If the soft limit is not below the cap, or if the account exists with other terms, naming each that differs.
         """
         asked = Account(
             name=name,
@@ -161,6 +169,7 @@ class Ledger:
             relation=relation,
             deltas=deltas or {},
             unit=unit,
+            soft_limit=soft_limit,
         )
         with writing(self._database) as entries:
             present = find_account(entries, name) or add_account(entries, asked)
@@ -591,11 +600,9 @@ class Ledger:
 
 def _differing(present: Account, asked: Account) -> list[str]:
     """Return which terms of an account are not those that are asked for, each with both."""
-    caps = [present.cap, *(change.before for change in present.changes[:1])]
     differing = []
-    if asked.cap not in caps:
-        opened = f"{_capped(caps[-1])}{'' if len(caps) == 1 else f' at its opening, {_capped(present.cap)} in force'}"
-        differing.append(f"cap {opened}, and not {_capped(asked.cap)}")
+    if not same_cap(present, asked.cap, asked.soft_limit):
+        differing.append(f"cap {account_cap(present)}, and not {described_cap(asked.cap, asked.soft_limit)}")
     for what, name in (("unit", "unit"), ("relation", "relation"), ("group size", "group_size")):
         if (held := getattr(present, name)) != (wanted := getattr(asked, name)):
             differing.append(f"{what} {held}, and not {wanted}")
@@ -605,10 +612,6 @@ def _differing(present: Account, asked: Account) -> list[str]:
     if asked.disjoint_from and present.disjoint_from != asked.disjoint_from:
         differing.append(f"declared disjoint from {', '.join(present.disjoint_from) or 'no account'}")
     return differing
-
-
-def _capped(cap: Cap | None) -> str:
-    return "none, of public rows" if cap is None else f"epsilon {cap.epsilon:g} at delta {cap.delta:g}"
 
 
 def _outcome(

@@ -107,7 +107,13 @@ class FilterStatus:
                     f"{held.reason}; a first run at a smaller delta would have left it"
                 )
         return cls(
-            limit=FilterCap(cap.epsilon, in_force.delta, earlier=in_force.earlier_epsilon, reserved=in_force.reserved),
+            limit=FilterCap(
+                cap.epsilon,
+                in_force.delta,
+                earlier=in_force.earlier_epsilon,
+                reserved=in_force.reserved,
+                promised=in_force.promised,
+            ),
             summed=sum_plans(history, terms, bounds[-1]),
             promised=in_force.promised,
             broken=broken,

@@ -46,7 +46,9 @@ class BudgetHistory(BaseModel, frozen=True):
     delta : float
         At which epsilon is read: the cap's, or 1e-5 for public data.
     cap : float or None
-        The epsilon of the cap in force.
+        The epsilon of the cap in force, or the soft limit.
+    promised : float or None
+        The epsilon of the highest cap so far.
     spent : float or None
         Epsilon spent until now, caps of before that were raised included; None where it is infinite.
     points : tuple of SpendingPoint
@@ -64,6 +66,7 @@ class BudgetHistory(BaseModel, frozen=True):
     datasets: tuple[str, ...]
     delta: float
     cap: float | None
+    promised: float | None
     spent: float | None
     points: tuple[SpendingPoint, ...]
     left: OneMore | None = None
@@ -106,6 +109,7 @@ def budget_history(account: str, datasets: Sequence[str] = ()) -> BudgetHistory:
         datasets=tuple(datasets),
         delta=PUBLIC_DELTA if cap is None else cap.delta,
         cap=None if cap is None else cap.epsilon,
+        promised=terms.promised,
         spent=read_account(entered, cap, terms).epsilon,
         points=tuple(points),
         left=one_more_run(account),

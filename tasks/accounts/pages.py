@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 
 import numpy as np
 
+from storage.ledger.charges import of_cap
 from tasks.accounts.history import BudgetHistory
 from tasks.runtime.plots import BLUE, RED, png_of, styled_figure
 
@@ -22,7 +23,7 @@ def budget_table(histories: Sequence[BudgetHistory]) -> list[dict[str, str]]:
             "data sets": ", ".join(one.datasets),
             "left: one more run of": "–" if one.left is None else one.left.amount,
             "epsilon spent": _epsilon(one.spent),
-            "cap": "none (public)" if one.cap is None else f"{one.cap:g}",
+            "cap": "none (public)" if one.cap is None else of_cap(one.cap, one.promised),
             "spent of it": "–" if one.cap is None else _share(one.spent, one.cap),
             "delta": f"{one.delta:g}",
             "more runs like the last": "–" if one.runs_left is None else str(one.runs_left),

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 from dpalgos.accounting.composition import as_selected
 from dpalgos.accounting.costs import PlanCost, Totals, losses_under, price
@@ -14,6 +14,8 @@ from tasks.accounts.filters import FilterStatus, counted_as, finite_or_none, sum
 from tasks.planning.plans import RunPlan
 
 _NO_TERMS = AccountTerms()
+# The promised cap decides nothing: a charge goes by the limit in force.
+_DECIDED_BY = ("epsilon", "delta", "earlier", "reserved")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,7 @@ class AccountingPolicy:
                 "spent_before": finite_or_none(decision.before.epsilon),
                 "spent_after": finite_or_none(decision.after.epsilon),
                 "filter": decision.after.filter,
-                "cap": asdict(decision.cap),
+                "cap": {name: getattr(decision.cap, name) for name in _DECIDED_BY},
             },
             totals={name: finite_or_none(value) for name, value in worst_totals(after)._asdict().items()},
         )

@@ -9,7 +9,17 @@ from dpalgos.accounting.composition import gaussian_mu
 from dpalgos.accounting.spending import SummedHistory, repeats_left, spent
 from storage.catalog import DisjointLine
 from storage.ledger import entries
-from storage.ledger.charges import PERSON, Account, AccountTerms, Cap, ChargeRecord, History, PlanRecord, PlanRequest
+from storage.ledger.charges import (
+    PERSON,
+    Account,
+    AccountTerms,
+    Cap,
+    ChargeRecord,
+    History,
+    PlanRecord,
+    PlanRequest,
+    of_cap,
+)
 from storage.ledger.database import read_mark
 from storage.refs import Unit
 from tasks.accounts.filters import FilterStatus, counted_as, finite_or_none, read_costs, sum_plans
@@ -35,9 +45,9 @@ class AccountReading:
         Of the rows that have paid most; None where it is infinite.
     delta : float
     cap : float or None
-        Epsilon of the cap in force; None for public data.
+        Epsilon of the cap in force, or the soft limit; None for public data.
     promised : float or None
-        Epsilon of the theorem.
+        Epsilon of the theorem: of the highest cap.
     filter : str
         How it was composed.
     earlier : float
@@ -134,6 +144,7 @@ class PartyBudget(TypedDict):
 class BudgetReport(TypedDict):
     """An account's cap, what it has spent, what is left, and the charges of each party, as JSON.
 
+    ``cap`` is the one in force, and ``promised`` the highest so far: they differ where a soft limit is in force.
     ``left`` is None of public rows, and where nothing can be charged. ``earlier`` is the part of what is spent that
     caps before a raised one hold.
     """
@@ -157,6 +168,12 @@ class BudgetReport(TypedDict):
     disjoint: list[DisjointLine]
     plans: list[PlanLine]
     parties: list[PartyBudget]
+
+
+def cap_of(report: BudgetReport) -> str:
+    """Return the epsilon that an account's charges go by, with the promised one where a soft limit is below it."""
+    cap, promised = report["cap"], report["promised"]
+    return "" if cap is None else of_cap(cap["epsilon"], promised and promised["epsilon"])
 
 
 def _behind() -> str | None:
@@ -304,4 +321,10 @@ def low_budget(account: str) -> dict[str, str | float | None]:
     now = read_account(ledger.history(account), terms.cap, terms)
     if not now.low:
         return {}
-    return {"account": account, "epsilon_spent": now.epsilon, "epsilon_cap": now.cap, "runs_left": runs_left(account)}
+    return {
+        "account": account,
+        "epsilon_spent": now.epsilon,
+        "epsilon_cap": now.cap,
+        "epsilon_promised": now.promised,
+        "runs_left": runs_left(account),
+    }

@@ -73,8 +73,7 @@ def one_more_run(account: str, delta: float | None = None) -> OneMore | None:
     terms, history = ledger.account(account), ledger.history(account)
     if terms.cap is None:
         return None
-    opening = terms.changes[0].before if terms.changes else terms.cap
-    delta = gaussian_delta(opening.delta) if delta is None else delta
+    delta = gaussian_delta((terms.opening_cap or terms.cap).delta) if delta is None else delta
     kind, policy = (GaussianMu if delta else PureEpsilon), AccountingPolicy()
 
     def fits(epsilon: float) -> bool:

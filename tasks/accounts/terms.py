@@ -26,5 +26,4 @@ def gaussian_delta(delta: float) -> float:
 
 def opening_cap(dataset: str) -> Cap | None:
     """Return the cap with which a data set's account was opened, whatever it was changed to since; None if public."""
-    account = open_catalog().account_of(dataset)
-    return account.changes[0].before if account.changes else account.cap
+    return open_catalog().account_of(dataset).opening_cap

@@ -287,6 +287,7 @@ def _register(
         },
         account=request.account,
         cap=cap,
+        soft_limit=request.soft_limit,
         disjoint_people=request.disjoint_people.strip(),
         overlapping=overlapping,
         relation=str(request.relation) if request.relation is not None else None,

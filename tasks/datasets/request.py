@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import BaseModel, Field, PositiveInt
 
 from storage.errors import InputError
-from storage.ledger.charges import Cap
+from storage.ledger.charges import Cap, require_soft_limit
 from storage.people import MOST_ROWS, People
 from storage.pictures.declaration import Alpha, Fit, Palettes, Pictures, Pixels
 from storage.refs import OnViolation, Scaling, TableColumn, Visibility
@@ -25,6 +25,10 @@ class AccountRequest(BaseModel, frozen=True, extra="forbid"):
     ] = None
     epsilon_cap: Annotated[float | None, Field(description="The most the account may ever spend.")] = None
     delta_cap: Annotated[float | None, Field(description="The delta of the cap; below 1/n.")] = None
+    soft_limit: Annotated[
+        float | None,
+        Field(description="Refuse charges above this epsilon, below the cap's, until it is lifted. New accounts only."),
+    ] = None
     allow_idealised: Annotated[
         bool, Field(description="Admit algorithms proved in real arithmetic only (idealised numerics).")
     ] = False
@@ -40,13 +44,16 @@ class AccountRequest(BaseModel, frozen=True, extra="forbid"):
         Raises
         ------
         InputError
-            If only one half of it is given.
+            If only one half of it is given, or a soft limit that is not below it.
         """
         if self.epsilon_cap is None and self.delta_cap is None:
-            return None
-        if self.epsilon_cap is None or self.delta_cap is None:
+            cap = None
+        elif self.epsilon_cap is None or self.delta_cap is None:
             raise InputError("a cap has two numbers: give both --epsilon-cap and --delta-cap")
-        return Cap(epsilon=self.epsilon_cap, delta=self.delta_cap)
+        else:
+            cap = Cap(epsilon=self.epsilon_cap, delta=self.delta_cap)
+        require_soft_limit(cap, self.soft_limit)
+        return cap
 
 
 class IngestRequest(AccountRequest, frozen=True, extra="forbid"):

@@ -48,7 +48,7 @@ from dpalgos.parameters import ParameterError
 from storage.confined import admitted_memory, confined
 from storage.documents import parse_json
 from storage.errors import InputError, RefusedError, StorageError
-from storage.ledger.charges import PERSON, ROW, AccountTerms, Cap, History, ReleaseCharge
+from storage.ledger.charges import PERSON, ROW, AccountTerms, Cap, History, ReleaseCharge, of_cap
 from storage.ledger.entries import Kind
 from storage.ledger.moving import FIELDS, linked, unlike
 from storage.releases import ReleaseStore
@@ -532,7 +532,7 @@ def _charged_with(contents: _Contents, plan: Mapping[str, Any]) -> tuple[list[Re
     content = plan["content"]
     account = contents.only(Kind.ACCOUNT, plan["account"])["content"]
     _refute_if(
-        other := (account.keys() ^ _ACCOUNT) | (content.keys() ^ _PLAN),
+        other := (account.keys() - {"soft_limit"} ^ _ACCOUNT) | (content.keys() ^ _PLAN),
         f"account or plan {plan['sequence']} has other fields than such entries have: {', '.join(sorted(other))}",
     )
     size = account["group_size"]
@@ -677,7 +677,14 @@ def _cap(contents: _Contents) -> str:
             )
             raise _UncheckedError("the rows are public; no budget is kept of them")
         changes = [one["content"]["cap"] for one in contents.of(Kind.CAP) if one["sequence"] < number]
-        cap, after = Cap(**[opened["cap"], *changes][-1]), details["spent_after"]
+        limit = opened.get("soft_limit", opened["cap"]["epsilon"])
+        _refute_if(
+            type(limit) not in (int, float) or not 0 < limit <= opened["cap"]["epsilon"],
+            f"account {account} has a soft limit of {limit!r}, which is not below its cap",
+        )
+        cap = Cap(**[{**opened["cap"], "epsilon": limit}, *changes][-1])
+        after = details["spent_after"]
+        promised = max(one["epsilon"] for one in (opened["cap"], *changes))
         releases, terms = _charged_with(contents, plan)
         # With nothing charged before it.
         decided = AccountingPolicy().decide(
@@ -696,7 +703,7 @@ def _cap(contents: _Contents) -> str:
             type(after) not in (int, float) or not alone["spent_after"] * (1 - _CLOSE) <= after <= cap.epsilon,
             f"plan {number} left account {account} beyond its cap, or with less spent than it costs",
         )
-        lines.append(f"{account}: {after:.4g} of {cap.epsilon:g} at delta {cap.delta:g} spent")
+        lines.append(f"{account}: {after:.4g} of {of_cap(cap.epsilon, promised)} at delta {cap.delta:g} spent")
     return "; ".join(lines) + ", as the ledger stated; what else was charged is not in the archive"
 
 

@@ -10,7 +10,7 @@ from dpalgos.guarantees import Numerics, rounded_up
 from storage.confined import MEMORY_VARIABLE, kept_memory
 from storage.datasets import dataset_ref
 from storage.errors import InputError, OverspendError, PriceError, RefusedError, StorageError
-from storage.ledger.charges import PlanRequest, ReleaseCharge
+from storage.ledger.charges import PlanRequest, ReleaseCharge, of_cap
 from storage.ledger.ledger import ChargeOutcome, Ledger
 from storage.refs import DatasetRef, ReleaseRef, ShardRef
 from storage.shards import open_shard, shard_records
@@ -458,9 +458,9 @@ def _told_where_stopped(
 ) -> Iterator[Callable[[ChargeOutcome], None]]:
     """Let who stops this process hear what is charged within; yields what takes the outcome."""
 
-    def cap() -> float | None:
-        limit = ledger.account(account).cap
-        return None if limit is None else limit.epsilon
+    def cap() -> str | None:
+        terms = ledger.account(account)
+        return None if terms.cap is None else of_cap(terms.cap.epsilon, terms.promised)
 
     def broken_off() -> Written | None:
         keys = () if unpaid is None else [one.key for one in unpaid.releases]

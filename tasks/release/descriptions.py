@@ -136,8 +136,9 @@ class Terms:
     parties : tuple of str
         Each of whom pays.
     account : str
-    cap_epsilon, cap_delta : float or None
-        None of public rows, which pay nothing.
+    cap_epsilon, cap_delta, cap_promised : float or None
+        What charges go by, and the cap itself, which is above it where a soft limit is in force. None of public rows,
+        which pay nothing.
     unit, relation : str
     group_size : int
     spent : float or None
@@ -163,6 +164,7 @@ class Terms:
     account: str
     cap_epsilon: float | None
     cap_delta: float | None
+    cap_promised: float | None
     unit: str
     relation: str
     group_size: int
@@ -234,6 +236,7 @@ def terms_of(plan: CountsPlan, *, paid: bool) -> Terms:
         account=dataset.account,
         cap_epsilon=None if account.cap is None else account.cap.epsilon,
         cap_delta=None if account.cap is None else account.cap.delta,
+        cap_promised=account.promised,
         unit=str(dataset.unit),
         relation=str(account.relation),
         group_size=account.group_size,

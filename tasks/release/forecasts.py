@@ -66,7 +66,10 @@ class AccountForecast:
     ----------
     account : str
     epsilon, cap, delta : float
-        Spent after the runs that fit, at the cap's delta; rounded by nobody.
+        Spent after the runs that fit, at the cap's delta; rounded by nobody. The cap is the soft limit where there is
+        one.
+    promised : float
+        The cap, whatever the soft limit.
     runs : int
         How many fit, of all schedules together, in the order of their dates.
     until : datetime or None
@@ -79,6 +82,7 @@ class AccountForecast:
     epsilon: float
     cap: float
     delta: float
+    promised: float
     runs: int
     until: datetime | None
     refused: tuple[Schedule, datetime] | None
@@ -250,6 +254,7 @@ def forecast(schedules: Sequence[Schedule]) -> tuple[dict[str, Forecast], list[A
                     epsilon=spent.epsilon(requests[: ends[fits - 1] if fits else 0]),
                     cap=spent.cap.epsilon,
                     delta=spent.cap.delta,
+                    promised=spent.now.promised,
                     runs=fits,
                     until=moments[fits - 1][0] if fits else None,
                     refused=(moments[fits][1].schedule, moments[fits][0]) if fits < len(moments) else None,

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from dpalgos.guarantees import rounded_up
 from storage.errors import PriceError
-from storage.ledger.charges import PERSON, Account, AccountTerms, PlanRequest
+from storage.ledger.charges import PERSON, Account, AccountTerms, PlanRequest, of_cap
 from storage.refs import DatasetRef
 from tasks.accounts.filters import finite_or_none
 from tasks.accounts.ledger import open_ledger
@@ -70,6 +70,9 @@ class Price:
         Epsilon of the account at ``cap_delta``, now and after all plans; None where it is infinite. What is charged is
         at most that.
     cap, cap_delta : float
+        What charges go by: the cap, or the soft limit below it.
+    promised : float
+        The cap.
     """
 
     account: str
@@ -79,12 +82,13 @@ class Price:
     after: float | None
     cap: float
     cap_delta: float
+    promised: float
 
     def __str__(self) -> str:
         before, after = ("∞" if one is None else f"{rounded_up(one, _DIGITS):g}" for one in (self.before, self.after))
         return (
             f"{'; '.join(map(str, self.items))}, for {self.whose}; account {self.account} goes from epsilon {before} "
-            f"to {after} of {self.cap:g} at delta {self.cap_delta:g}"
+            f"to {after} of {of_cap(self.cap, self.promised)} at delta {self.cap_delta:g}"
         )
 
     def refusal(self, way_out: str) -> PriceError:
@@ -127,6 +131,7 @@ def price_of_requests(requests: Sequence[PlanRequest]) -> Price | None:
         after=finite_or_none(spent.epsilon(left)),
         cap=spent.cap.epsilon,
         cap_delta=spent.cap.delta,
+        promised=spent.now.promised,
     )
 
 

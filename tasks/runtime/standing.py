@@ -27,14 +27,14 @@ class Written:
     before, after : float or None
         The epsilon that the account has spent, without and with it, rounded up; None where it has no bound, or is not
         known.
-    cap : float or None
-        None for public rows, of which no charge is spoken.
+    cap : str or None
+        What charges go by, in words; None for public rows, of which no charge is spoken.
     """
 
     charged: int
     before: float | None = None
     after: float | None = None
-    cap: float | None = None
+    cap: str | None = None
 
 
 class _Record:
@@ -192,5 +192,5 @@ def _charged(account: str, written: Written) -> str:
     spent = ""
     if written.after is not None:
         before = "" if written.before is None else f" ({written.before:g} before)"
-        spent = f", which has now spent epsilon {written.after:g} of {written.cap:g}{before}"
+        spent = f", which has now spent epsilon {written.after:g} of {written.cap}{before}"
     return f"charged: {written.charged} {releases} to account {account}{spent}"

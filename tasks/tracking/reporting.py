@@ -18,7 +18,7 @@ from storage.datasets import declared_table
 from storage.encoder import Encoder, encoder_of
 from storage.refs import DatasetRef, ReleaseRef
 from tasks.accounts.pricing import epsilon_of_person
-from tasks.accounts.reports import budget_report
+from tasks.accounts.reports import budget_report, cap_of
 from tasks.accounts.room import OneMore
 from tasks.datasets.registration import find_dataset
 from tasks.planning.configuration import DataSettings, PartitionSettings, TrainingConfig
@@ -200,7 +200,7 @@ def _spent(dataset: DatasetRef, plan: RunPlan, result: RunResult, *, elsewhere: 
     left = "" if report["left"] is None else f" After it was {OneMore(**report['left']).said}."
     return (
         f"At the cap's δ = {cap['delta']:g} this run costs{person} {here}. With it the account {report['account']} has "
-        f"spent ε = {spent} of {cap['epsilon']:g} (composition: {report['filter']}).{left} The numbers above are at "
+        f"spent ε = {spent} of {cap_of(report)} (composition: {report['filter']}).{left} The numbers above are at "
         "the run's δ. They differ, because the same noise is a smaller ε at a larger δ. `unitball budget` shows what "
         f"is spent and left today. {rests_on(result)}".rstrip()
     )

@@ -11,7 +11,15 @@ from scipy.special import expit
 
 from dpalgos.accounting.costs import PlanCost
 from dpalgos.accounting.profiles import mu_from_epsilon_delta
-from dpalgos.accounting.spending import RESERVED, FilterCap, apply_filter, filter_in_force, status
+from dpalgos.accounting.spending import (
+    GAUSSIAN_PART,
+    RESERVED,
+    FilterCap,
+    SummedHistory,
+    apply_filter,
+    filter_in_force,
+    status,
+)
 from dpalgos.guarantees import GaussianMu, PureEpsilon
 from dpalgos.parameters import ParameterError
 
@@ -100,3 +108,27 @@ def test_what_earlier_filters_hold_is_counted_whole() -> None:
         [], ("p", {"0": PlanCost.of([PureEpsilon(1e-9)], D)}), FilterCap(1.5, D, earlier=2.0)
     ).admitted
     assert np.isfinite(status([pure], cap).after.epsilon)
+
+
+@pytest.mark.parametrize(("first", "whole", "raised", "ratio"), [(3.0, 2.414, 0.862, 2.6), (1.0, 3.818, 0.862, 3.9)])
+def test_a_raised_cap_leaves_less_than_the_same_cap_from_the_start(
+    first: float, whole: float, raised: float, ratio: float
+) -> None:
+    """The numbers of docs/operations.md: under a cap of 4, and of 3 raised to 4, after one Gaussian run; delta 1e-6."""
+    delta = 1e-6
+    history = SummedHistory().with_plan("p", _gaussian_run(first, delta))
+    in_force = filter_in_force([3.0, 4.0], delta)
+    caps = {
+        whole: (history, FilterCap(4.0, delta, reserved=RESERVED)),
+        raised: (SummedHistory(), FilterCap(4.0, in_force.delta, earlier=in_force.earlier_epsilon)),
+    }
+    for largest, (before, cap) in caps.items():
+        assert apply_filter(before, ("p", _gaussian_run(largest, delta)), cap).admitted
+        assert not apply_filter(before, ("p", _gaussian_run(1.001 * largest, delta)), cap).admitted
+    noise = [mu_from_epsilon_delta(epsilon, GAUSSIAN_PART * delta) for epsilon in (whole, raised)]
+    assert noise[0] / noise[1] == pytest.approx(ratio, rel=0.01)
+
+
+def _gaussian_run(epsilon: float, delta: float) -> dict[str, PlanCost]:
+    at = GAUSSIAN_PART * delta
+    return {"0": PlanCost.of([GaussianMu(mu_from_epsilon_delta(epsilon, at))], at)}

@@ -282,6 +282,21 @@ def test_a_horizon_above_the_cap_opens_nothing(root: Path, tmp_path: Path) -> No
     assert chain_inline(configured(**GIVEN)).dataset.rows == 20
 
 
+def test_nights_that_are_charged_go_on_at_the_soft_limit(root: Path, tmp_path: Path) -> None:
+    rows = lines(40, tmp_path / "rows")
+    arrive(rows[:20], tmp_path, soft_limit=1.0)
+    with pytest.raises(OverspendError, check=lambda refusal: refusal.bound == 1.0):
+        tonight(epsilon=2.0)
+    tonight(epsilon=1.0)
+    booked = spent()
+    with pytest.raises(OverspendError, match="cap is epsilon 3"):
+        chain_inline(configured(trainer="class-means", trust="central", parties=2, epsilon=0.5, evaluation=False))
+    arrive(rows, tmp_path, soft_limit=1.0)
+    release, _ = tonight(epsilon=1.0)
+    assert release.stream.night == 2
+    assert spent() == booked
+
+
 def test_a_night_is_recorded_as_it_was_planned_or_planned_again(root: Path, tmp_path: Path) -> None:
     """Rows that come between the plan and the record are in no night that was planned without them."""
     rows = lines(40, tmp_path / "rows")

@@ -174,6 +174,40 @@ class TestCaps:
             ledger.raise_cap("digits", Cap(1, 0), by="owner", why="because")
 
 
+class TestSoftLimits:
+    """A cap of 4 that is lowered to 3 in the entry that opens the account."""
+
+    def test_it_is_a_lowered_cap_from_the_first_charge_on(self, ledger: Ledger) -> None:
+        account = ledger.open_account("soft", Cap(4, 1e-5), soft_limit=3.0)
+        assert (account.cap, account.promised, account.opening_cap) == (Cap(3, 1e-5), 4, Cap(4, 1e-5))
+        ledger.charge(request(release("k", 3), account="soft"), {})
+        with pytest.raises(OverspendError, check=lambda refusal: refusal.bound == 3):
+            ledger.charge(request(release("more"), account="soft"), {})
+        lifted = ledger.raise_cap("soft", Cap(4, 1e-5), by="owner", why="one more study")
+        assert (lifted.cap, lifted.promised) == (Cap(4, 1e-5), 4)
+        ledger.charge(request(release("more"), account="soft"), {})
+        with pytest.raises(OverspendError, check=lambda refusal: refusal.value == 4):
+            ledger.raise_cap("soft", Cap(3, 1e-5), by="owner", why="prudence")
+
+    def test_the_same_terms_again_change_nothing(self, ledger: Ledger) -> None:
+        opened = ledger.open_account("soft", Cap(4, 1e-5), soft_limit=3.0)
+        for again in ({"cap": Cap(4, 1e-5), "soft_limit": 3.0}, {"cap": Cap(4, 1e-5)}, {"cap": Cap(3, 1e-5)}):
+            assert ledger.open_account("soft", **again) == opened
+        for other in ({"cap": Cap(4, 1e-5), "soft_limit": 2.0}, {"cap": Cap(5, 1e-5), "soft_limit": 3.0}):
+            with pytest.raises(InputError, match=r"epsilon 4.*epsilon 3"):
+                ledger.open_account("soft", **other)
+        ledger.raise_cap("soft", Cap(4, 1e-5), by="owner", why="lifted")
+        assert ledger.open_account("soft", Cap(4, 1e-5), soft_limit=3.0).cap == Cap(4, 1e-5)
+
+    @pytest.mark.parametrize("limit", [4.0, 5.0, 0.0, -1.0, float("nan")])
+    def test_one_that_is_not_below_the_cap_is_refused(self, ledger: Ledger, limit: float) -> None:
+        with pytest.raises(InputError, match=r"cap's 4", check=lambda refusal: refusal.bound == 4):
+            ledger.open_account("soft", Cap(4, 1e-5), soft_limit=limit)
+        with pytest.raises(InputError, match="no cap"):
+            ledger.open_account("soft", None, soft_limit=3.0)
+        assert [account.name for account in ledger.accounts()] == ["clinic"]
+
+
 class TestCharging:
     def test_a_release_is_charged_once(self, ledger: Ledger) -> None:
         first = ledger.charge(request(release("a"), release("b", parties=("1",))), {"0": "s0", "1": "s1"})

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.errors import InputError, SecretError, StorageError
+from storage.errors import InputError, OverspendError, SecretError, StorageError
 from storage.ledger import database as marks
 from storage.ledger import entries
 from storage.ledger.charges import Cap
@@ -310,3 +310,29 @@ def test_a_clock_that_goes_backwards_changes_nothing(tmp_path: Path, monkeypatch
     assert [charge.recorded_at for charge in charges] == sorted((c.recorded_at for c in charges), reverse=True)
     assert ledger.account("clinic").cap == Cap(5, 1e-5)
     assert ledger.verify({"a": "a", "b": "b", "c": "c"}) == []
+
+
+@pytest.mark.parametrize("of", ["before the account", "before the lifting"])
+def test_a_restored_ledger_has_the_soft_limit_of_its_back_up(tmp_path: Path, of: str) -> None:
+    """Also of an account that the back-up lacks: it is opened again with its limit, from the high-water mark."""
+    path, back_ups = tmp_path / "ledger.sqlite", {}
+
+    def back_up(when: str) -> None:
+        back_ups[when] = shutil.copy(path, tmp_path / when)
+
+    ledger = open_ledger(path)
+    back_up("before the account")
+    ledger.open_account("clinic", Cap(4, 1e-5), soft_limit=3.0)
+    ledger.charge(request(release("first")), {})
+    back_up("before the lifting")
+    ledger.raise_cap("clinic", Cap(4, 1e-5), by="owner", why="lifted")
+    ledger.charge(request(release("second", 2.5)), {})
+    shutil.copy(back_ups[of], path)
+    ledger = open_ledger(path)
+    restore(database_of(ledger), SumOfEpsilons(), by="owner", why="disk lost")
+    account = ledger.account("clinic")
+    assert (account.cap, account.promised, spent(ledger)) == (Cap(3, 1e-5), 4, 3.5)
+    with pytest.raises(OverspendError, check=lambda refusal: refusal.bound == 3):
+        ledger.charge(request(release("third", 0.5)), {})
+    ledger.raise_cap("clinic", Cap(4, 1e-5), by="owner", why="lifted again")
+    ledger.charge(request(release("third", 0.5)), {})

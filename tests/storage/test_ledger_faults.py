@@ -99,6 +99,25 @@ def test_a_kill_inside_a_charge_charges_all_or_nothing(tmp_path: Path, point: st
     assert ledger.verify() == []
 
 
+@pytest.mark.parametrize("point", ["before the commit", *_KILLS_AFTER_COMMIT])
+def test_a_kill_while_an_account_is_opened_leaves_no_cap_without_its_soft_limit(tmp_path: Path, point: str) -> None:
+    path = tmp_path / "ledger.sqlite"
+    open_ledger(path)
+
+    def body() -> None:
+        ledger = open_ledger(path)
+        _KILLS_AFTER_COMMIT.get(point, lambda: None)()
+        if point == "before the commit":
+            _DiesOnCommit.of(ledger)
+        ledger.open_account("clinic", Cap(2, 1e-5), soft_limit=1.0)
+
+    killed(body)
+    ledger = open_ledger(path)
+    assert [one.cap for one in ledger.accounts()] == ([Cap(1, 1e-5)] if point in _KILLS_AFTER_COMMIT else [])
+    assert ledger.open_account("clinic", Cap(2, 1e-5), soft_limit=1.0).cap == Cap(1, 1e-5)
+    assert ledger.verify() == []
+
+
 @pytest.mark.parametrize("point", ["after the second plan and its charge", "after the output", "before the mark"])
 def test_a_kill_inside_a_recharge_charges_it_whole_or_not(tmp_path: Path, point: str) -> None:
     path = tmp_path / "ledger.sqlite"

@@ -107,6 +107,25 @@ def test_a_cap_is_lowered_or_the_rest_is_spent_but_not_both(tmp_path: Path) -> N
     assert spent(ledger) <= cap.epsilon
 
 
+def test_a_soft_limit_is_lifted_before_a_charge_or_the_charge_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    ledger = open_ledger(path)
+    ledger.open_account("clinic", Cap(2, 1e-5), soft_limit=1.0)
+    ledger.charge(request(release("first")), {})
+
+    def body(number: int) -> str:
+        if number % 2:
+            open_ledger(path).raise_cap("clinic", Cap(2, 1e-5), by="owner", why="one more study")
+            return "lifted"
+        return _charge_own(path, 0)
+
+    answers = race(2, body)
+    assert sorted(answers) in (["OverspendError", "lifted"], ["charged", "lifted"])
+    assert spent(ledger) == 1 + ("charged" in answers)
+    assert [change.cap.epsilon for change in ledger.account("clinic").changes] == [1, 2]
+    assert ledger.verify() == []
+
+
 def test_one_account_is_opened_by_racing_processes(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
     answers = race(8, lambda number: open_ledger(path, cap=1 + number % 2) and "opened")

@@ -338,6 +338,28 @@ def test_a_cap_is_lowered_to_what_is_spent_and_the_theorem_stays(clinic: Private
     prepare(**NOISY, epsilon=0.9, replicate=1).charge()
 
 
+def test_a_soft_limit_is_lifted_on_the_filter_of_the_cap(root: Path, tmp_path: Path) -> None:
+    """Opened at 4 with a limit of 3, an account admits after the lifting exactly what one opened at 4 does."""
+    for name, limit in (("soft", 3.0), ("whole", None)):
+        ingest_private(tmp_path / name, name=name, seed=len(name), epsilon_cap=4.0, soft_limit=limit)
+        prepare(dataset=name, **NOISY, epsilon=2.9).charge()
+    soft, whole = (budget_report(name) for name in ("soft", "whole"))
+    assert (soft["cap"], soft["promised"]) == ({"epsilon": 3.0, "delta": 1e-4}, {"epsilon": 4.0, "delta": 1e-4})
+    assert soft["epsilon_spent"] == whole["epsilon_spent"]
+    assert soft["left"] is not None
+    assert whole["left"] is not None
+    assert soft["left"]["epsilon"] < 1 < whole["left"]["epsilon"]
+    with pytest.raises(
+        OverspendError, match=r"soft limit of epsilon 3.*cap is epsilon 4", check=lambda e: e.bound == 3
+    ):
+        prepare(dataset="soft", **NOISY, epsilon=1.0, replicate=1).charge()
+    change_cap("soft", 4.0, "one more study")
+    lifted = budget_report("soft")
+    assert (lifted["cap"], lifted["earlier"]) == (lifted["promised"], 0.0)
+    assert lifted["left"] == whole["left"], "the same filter, at the same delta"
+    prepare(dataset="soft", **NOISY, epsilon=whole["left"]["epsilon"], replicate=1).charge()
+
+
 def test_the_series_of_deltas_is_the_one_recorded_at_opening(clinic: PrivateRows) -> None:
     terms = open_ledger().account("clinic")
     assert terms.deltas == {"reserved": 1 / 16}

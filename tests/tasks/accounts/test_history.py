@@ -133,11 +133,14 @@ def test_a_share_is_rounded_up() -> None:
         datasets=(),
         delta=1e-5,
         cap=1.0,
+        promised=1.5,
         spent=0.9901,
         points=(point,),
         runs_left=None,
     )
-    assert budget_table([one])[0]["spent of it"] == "100 %"
+    (line,) = budget_table([one])
+    assert line["spent of it"] == "100 %"
+    assert line["cap"] == "1 (a soft limit; the cap is 1.5)"
 
 
 def test_all_accounts_that_pay_are_there(root: Path, tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("UNITBALL_ROOT", str(folder / "root"))
         patch.setenv("UNITBALL_LEDGER_MARK", str(folder / "marks"))
-        rows = ingest_private(folder / "rows", allow_idealised=True)
+        rows = ingest_private(folder / "rows", allow_idealised=True, soft_limit=2.0)
         config: dict[str, Any] = {"algorithm": "fed-dpdr-dpml", "dimension": 2, "evaluation": True}
         result = followed(**config)
         append_result(configured(**config), result)
@@ -84,6 +84,8 @@ def test_all_that_can_be_checked_elsewhere_holds(exported: Exported, root: Path)
     # Of another machine's ledger, of audits that nobody made and of parties that there are not nothing is said.
     assert {check.what for check in found.checks if check.holds is None} == {"ledger", "audit", "parties"}
     assert found.epsilon == pytest.approx(1.0, rel=1e-3)
+    (said,) = (check.detail for check in found.checks if check.what == "cap")
+    assert "of 2 (a soft limit; the cap is 3)" in said
     assert outcomes(archive, signer="0" * 64)["signature"] is False
 
 
