@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from tests.support import data, distribution, ledgers
+from tests.support.called import runs_called
 from tests.support.command_line import CommandLine
 from tests.support.ending import guard_session
 from tests.support.engines import Engine, tracking_copied
@@ -77,10 +78,11 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
         yield started
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _tracking_copied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with tracking_copied(_shared(tmp_path_factory) / "tracking"):
-        yield
+@pytest.fixture(scope="session", autouse=True, name="tracking_copied")
+def _tracking_copied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Path], None]]:
+    """Return what makes MLflow's database of a root, as a copy of the session's first."""
+    with tracking_copied(_shared(tmp_path_factory) / "tracking") as prepared:
+        yield prepared
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -121,16 +123,24 @@ def commands(root: Path, capfd: pytest.CaptureFixture[str]) -> CommandLine:
 
 
 @pytest.fixture
-def tracked_root(engine: Engine, root: Path) -> Path:
-    """Return a root of the test's own that is ready for flows."""
-    engine.prepare(root)
+def tracked_root(root: Path, tracking_copied: Callable[[Path], None]) -> Path:
+    """Return a root of the test's own whose runs MLflow can be asked for."""
+    tracking_copied(root)
     return root
 
 
 @pytest.fixture
-def unitball(tracked_root: Path, capfd: pytest.CaptureFixture[str]) -> CommandLine:
-    """Return the command line, run in this process on a root of the test's own."""
-    return CommandLine(tracked_root, capfd)
+def unitball(engine: Engine, root: Path, capfd: pytest.CaptureFixture[str]) -> CommandLine:
+    """Return the command line, run in this process on a root of the test's own, whose runs are flows."""
+    engine.prepare(root)
+    return CommandLine(root, capfd)
+
+
+@pytest.fixture
+def called(tracked_root: Path, capfd: pytest.CaptureFixture[str]) -> Iterator[CommandLine]:
+    """Return the command line for runs of which no test looks at the engine: they are plain calls."""
+    with runs_called():
+        yield CommandLine(tracked_root, capfd)
 
 
 @pytest.fixture(scope="session")

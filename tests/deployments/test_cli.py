@@ -26,6 +26,7 @@ from tasks.accounts.ledger import open_ledger
 from tasks.accounts.reports import PartyBudget
 from tasks.planning.configuration import SecureSettings, TrainingConfig
 from tasks.runtime import standing
+from tests.support.called import runs_called
 from tests.support.command_line import CommandLine, Outcome, run_command
 from tests.support.data import files_of, idx_bytes, temporaries
 from tests.support.engines import Engine
@@ -49,19 +50,21 @@ COMMANDS = ("datasets", "ingest", "algorithms", "train", "compare", "budget", "r
 
 
 @pytest.fixture(scope="module")
-def shared_root(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def shared_root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Return a root that several tests read and add runs to."""
     root = tmp_path_factory.mktemp("shared_root") / "root"
-    engine.prepare(root)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("UNITBALL_ROOT", str(root))
         yield root
 
 
 @pytest.fixture
-def shared(shared_root: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> CommandLine:
+def shared(
+    shared_root: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[CommandLine]:
     monkeypatch.setenv("UNITBALL_ROOT", str(shared_root))
-    return CommandLine(shared_root, capfd)
+    with runs_called():
+        yield CommandLine(shared_root, capfd)
 
 
 DIGITS = ("--dataset", "digits", "--parties", 3, "--rows-per-party", 300, "--dimension", 6)
@@ -282,14 +285,13 @@ def test_results_answer_sql(shared: CommandLine) -> None:
 
 
 def test_equal_results_in_two_roots_with_a_seed(
-    engine: Engine, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    called: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = []
     for name in ("one", "two"):
         root = tmp_path / name
-        engine.prepare(root)
         monkeypatch.setenv("UNITBALL_ROOT", str(root))
-        result = CommandLine(root, capfd).trained(*DIGITS, "--algorithm", "fed-dpdr-dpml", "--epsilon", 3, "--seed", 7)
+        result = called.trained(*DIGITS, "--algorithm", "fed-dpdr-dpml", "--epsilon", 3, "--seed", 7)
         arrays = {key: (Layout(root).release(key) / "arrays.npz").read_bytes() for key in result["releases"]}
         found.append((result["run_key"], result["metrics"], arrays))
     assert found[0] == found[1]
@@ -361,15 +363,15 @@ def test_every_option_reaches_the_run(
     assert changed - {field} <= {"partition", "sizes", "parties", "trust", "trainer", "algorithm", "roc", "deadline"}
 
 
-def test_a_plan_says_what_a_run_would_ask_and_runs_nothing(unitball: CommandLine) -> None:
+def test_a_plan_says_what_a_run_would_ask_and_runs_nothing(called: CommandLine) -> None:
     asked = ("--dataset", "digits", "--algorithm", "noisy-gd", "--epsilon", "0.37", "--plan")
-    unitball.trained("--dataset", "digits", "--algorithm", "noisy-gd", "--epsilon", "1")
-    before = charges_of(unitball, "digits")
-    expected = unitball.succeeds("train", *asked)
+    called.trained("--dataset", "digits", "--algorithm", "noisy-gd", "--epsilon", "1")
+    before = charges_of(called, "digits")
+    expected = called.succeeds("train", *asked)
     assert expected["rows"] > 0
     assert expected["price"] is None
-    assert charges_of(unitball, "digits") == before
-    shown = unitball("train", *asked)
+    assert charges_of(called, "digits") == before
+    shown = called("train", *asked)
     assert shown.code == 0
     assert "epsilon 0.37" in shown.out
 
@@ -451,29 +453,29 @@ def test_datasets_are_listed_and_public_ones_answer_sql(commands: CommandLine) -
 # ── ingestion on the way ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_explain_says_what_would_run_and_why_and_runs_nothing(unitball: CommandLine) -> None:
+def test_explain_says_what_would_run_and_why_and_runs_nothing(called: CommandLine) -> None:
     def releases() -> set[Path]:
-        return set((unitball.root / "releases").glob("*"))
+        return set((called.root / "releases").glob("*"))
 
     before = releases()
     arguments = ("train", "--dataset", "digits", "--epsilon", 1, "--replicate", 77, "--explain")
-    explained = unitball.succeeds(*arguments)
+    explained = called.succeeds(*arguments)
     assert explained["system"] == "unitball"
     assert "8 x 8" in explained["reasons"][0]
     assert explained["parts"]["projection"]["name"] == "public-whitening"
-    said = unitball(*arguments)
+    said = called(*arguments)
     assert said.code == 0
     assert all(reason in said.out for reason in explained["reasons"])
     assert releases() == before
 
 
-def test_train_on_a_file_ingested_on_the_way(unitball: CommandLine, tmp_path: Path) -> None:
+def test_train_on_a_file_ingested_on_the_way(called: CommandLine, tmp_path: Path) -> None:
     rows = write_rows(tmp_path / "rows.txt", 300)
     arguments = ("--dataset", "mine", "--path", rows.path, "--format", "libsvm", "--public", "--parties", 3)
-    result = unitball.trained(*arguments, "--algorithm", "non-private", "--dimension", 4)
+    result = called.trained(*arguments, "--algorithm", "non-private", "--dimension", 4)
     assert result["accuracy"] > 0.85
-    assert unitball.trained(*arguments, "--algorithm", "non-private", "--dimension", 4)["cached"] is True
-    (listed,) = unitball.succeeds("datasets", "mine")["datasets"]
+    assert called.trained(*arguments, "--algorithm", "non-private", "--dimension", 4)["cached"] is True
+    (listed,) = called.succeeds("datasets", "mine")["datasets"]
     assert (listed["rows"], listed["visibility"], listed["versions"]) == (300, "public", 1)
 
 
@@ -489,9 +491,9 @@ def test_ingesting_on_the_way_is_private_unless_said_otherwise(commands: Command
 # ── private rows ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_private_rows_from_ingestion_to_the_end_of_the_budget(unitball: CommandLine, tmp_path: Path) -> None:
+def test_private_rows_from_ingestion_to_the_end_of_the_budget(called: CommandLine, tmp_path: Path) -> None:
     rows = write_rows(tmp_path / "rows.txt", 500)
-    reference = unitball.succeeds(*ingestion(rows, epsilon=2.0, delta=1e-4))
+    reference = called.succeeds(*ingestion(rows, epsilon=2.0, delta=1e-4))
     assert reference["visibility"] == "private"
     arguments = (
         "--dataset",
@@ -506,51 +508,51 @@ def test_private_rows_from_ingestion_to_the_end_of_the_budget(unitball: CommandL
         1,
     )
 
-    result = unitball.trained(*arguments, "--no-evaluation")
+    result = called.trained(*arguments, "--no-evaluation")
     assert result["accuracy"] is None
     assert result["metrics"] == {}
     assert result["seconds"] is None
     assert result["releasing_seconds"] is None
     assert 0.999 < result["epsilon_spent"] <= 1
-    report = unitball.succeeds("budget", "clinic")
+    report = called.succeeds("budget", "clinic")
     assert report["cap"] == {"epsilon": 2.0, "delta": 1e-4}
     assert [party["party"] for party in report["parties"]] == ["0", "1", "2", "3"]
     assert all(party["delta_spent"] == 1e-4 for party in report["parties"])
     assert all(0 < party["epsilon_spent"] < 1 for party in report["parties"]), "at the cap's delta, which is larger"
 
     # A measured model: it is the same release, and the held-out rows pay for themselves.
-    evaluated = unitball.trained(*arguments, "--roc", "--yes")
+    evaluated = called.trained(*arguments, "--roc", "--yes")
     assert evaluated["measured_on"] == "held-out rows, noisy"
     assert 0.5 < evaluated["accuracy"] <= 1
     assert evaluated["metrics"].keys() >= {"accuracy", "precision", "recall", "f1", "mcc", "auc"}
     assert evaluated["epsilon_spent"] <= 1
     assert evaluated["seconds"] is None
-    report = unitball.succeeds("budget", "clinic")
+    report = called.succeeds("budget", "clinic")
     assert [len(party["charges"]) for party in report["parties"]] == [1, 1, 1, 1, 2]
     assert report["parties"][4]["party"] == "test"
 
     spent = []
     for replicate in range(1, 12):
-        outcome = unitball("train", *arguments, "--replicate", replicate, "--json")
+        outcome = called("train", *arguments, "--replicate", replicate, "--json")
         if outcome.code:
             break
         spent.append(outcome.json["epsilon_spent"])
     assert 2 <= len(spent) < 11
-    kept = files_of(unitball.root / "releases")
-    before = unitball.succeeds("budget", "clinic")
+    kept = files_of(called.root / "releases")
+    before = called.succeeds("budget", "clinic")
     outcome.refused(3, "cap of epsilon 2 at delta 0.0001", "left: one more run of noisy-gd of epsilon up to")
-    assert files_of(unitball.root / "releases") == kept
-    assert unitball.succeeds("budget", "clinic") == before
+    assert files_of(called.root / "releases") == kept
+    assert called.succeeds("budget", "clinic") == before
     assert before["epsilon_spent"] <= 2.0
 
     largest = float(outcome.err.split("of epsilon up to ")[1].split(" ")[0])
     fitting = (*arguments[:-1], largest, "--replicate", 99)
-    assert unitball.trained(*fitting)["epsilon_spent"] <= largest
-    assert unitball.succeeds("budget", "clinic")["epsilon_spent"] <= 2.0
-    assert "left: one more run of unitball of epsilon up to" in unitball("budget", "clinic").out
+    assert called.trained(*fitting)["epsilon_spent"] <= largest
+    assert called.succeeds("budget", "clinic")["epsilon_spent"] <= 2.0
+    assert "left: one more run of unitball of epsilon up to" in called("budget", "clinic").out
     # What was paid for stays free.
-    assert unitball.trained(*arguments, "--roc")["cached"] is True
-    assert unitball.succeeds("budget", "clinic", "--verify") == {"dataset": "clinic", "verified": True, "problems": []}
+    assert called.trained(*arguments, "--roc")["cached"] is True
+    assert called.succeeds("budget", "clinic", "--verify") == {"dataset": "clinic", "verified": True, "problems": []}
 
 
 @pytest.mark.parametrize(
@@ -566,18 +568,18 @@ def test_private_rows_from_ingestion_to_the_end_of_the_budget(unitball: CommandL
     ],
 )
 def test_what_may_not_touch_private_rows_is_refused(
-    arguments: list[str], named: list[str], unitball: CommandLine, tmp_path: Path
+    arguments: list[str], named: list[str], called: CommandLine, tmp_path: Path
 ) -> None:
-    unitball.succeeds(*ingestion(write_rows(tmp_path / "rows.txt", 200)))
-    unitball("train", "--dataset", "clinic", "--parties", 2, *arguments).refused(3, *named)
-    assert charges_of(unitball, "clinic") == []
-    assert not list((unitball.root / "releases").iterdir())
+    called.succeeds(*ingestion(write_rows(tmp_path / "rows.txt", 200)))
+    called("train", "--dataset", "clinic", "--parties", 2, *arguments).refused(3, *named)
+    assert charges_of(called, "clinic") == []
+    assert not list((called.root / "releases").iterdir())
 
 
-def test_idealised_noise_on_the_owners_word(unitball: CommandLine, tmp_path: Path) -> None:
+def test_idealised_noise_on_the_owners_word(called: CommandLine, tmp_path: Path) -> None:
     rows = write_rows(tmp_path / "rows.txt", 200)
-    unitball.succeeds(*ingestion(rows), "--allow-idealised")
-    result = unitball.trained("--dataset", "clinic", "--parties", 2, "--algorithm", "dpml", "--epsilon", 1)
+    called.succeeds(*ingestion(rows), "--allow-idealised")
+    result = called.trained("--dataset", "clinic", "--parties", 2, "--algorithm", "dpml", "--epsilon", 1)
     assert result["proved"]["numerics"] == "idealised"
     assert result["delta_spent"] == 0
 
@@ -670,11 +672,9 @@ def test_what_does_not_fit_the_rows(arguments: list[str], named: list[str], shar
     assert not temporaries(shared.root)
 
 
-def test_kernel_models_of_several_parties_have_no_mean(unitball: CommandLine) -> None:
+def test_kernel_models_of_several_parties_have_no_mean(called: CommandLine) -> None:
     arguments = ["--dataset", "iris", "--algorithm", "wss2", "--trust", "local", "--parties", "2"]
-    unitball("train", *arguments, "--param", "kernel=rbf").refused(
-        2, "kernel-model", "kernel=linear", "--trust central"
-    )
+    called("train", *arguments, "--param", "kernel=rbf").refused(2, "kernel-model", "kernel=linear", "--trust central")
 
 
 @pytest.mark.parametrize(
@@ -829,32 +829,32 @@ def test_a_file_of_another_user(commands: CommandLine, monkeypatch: pytest.Monke
     commands("results").refused(1, f"cannot open {commands.root / 'releases'}: Permission denied", "chown -R USER ROOT")
 
 
-def test_secrets_that_are_missing_or_reachable(unitball: CommandLine, tmp_path: Path) -> None:
-    unitball.succeeds(*ingestion(write_rows(tmp_path / "rows.txt", 200)))
+def test_secrets_that_are_missing_or_reachable(called: CommandLine, tmp_path: Path) -> None:
+    called.succeeds(*ingestion(write_rows(tmp_path / "rows.txt", 200)))
     arguments = ("--dataset", "clinic", "--parties", 2, "--algorithm", "noisy-gd", "--epsilon", 1)
-    result = unitball.trained(*arguments)
-    charged = charges_of(unitball, "clinic")
-    path = secret_file(unitball.root)
+    result = called.trained(*arguments)
+    charged = charges_of(called, "clinic")
+    path = secret_file(called.root)
     assert path.stat().st_mode & 0o777 == 0o600
 
     path.chmod(0o644)
-    unitball("train", *arguments, "--replicate", 1).refused(2, str(path), "0644", "chmod 600")
-    assert charges_of(unitball, "clinic") == charged
+    called("train", *arguments, "--replicate", 1).refused(2, str(path), "0644", "chmod 600")
+    assert charges_of(called, "clinic") == charged
     path.chmod(0o600)
 
     # A release that has to be drawn again is not drawn under another secret, and none is made in the lost one's place.
-    for file in Layout(unitball.root).release(result["releases"][0]).iterdir():
+    for file in Layout(called.root).release(result["releases"][0]).iterdir():
         file.unlink()
     aside = path.rename(tmp_path / "kept")
-    ended = unitball("train", *arguments)
+    ended = called("train", *arguments)
     note, _, failure = ended.err.partition("\n")
     assert note.startswith("note: all that this releases was charged to account clinic")
     Outcome(ended.code, ended.out, failure).refused(2, "secret", "all", "missing", "--replicate")
     assert not path.exists()
-    assert charges_of(unitball, "clinic") == charged
+    assert charges_of(called, "clinic") == charged
     aside.rename(path)
-    assert unitball.trained(*arguments)["releases"] == result["releases"]
-    assert charges_of(unitball, "clinic") == charged
+    assert called.trained(*arguments)["releases"] == result["releases"]
+    assert charges_of(called, "clinic") == charged
 
 
 def test_a_secret_that_is_no_secret(commands: CommandLine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -894,8 +894,8 @@ def test_a_process_that_is_refused(engine: Engine, tmp_path: Path) -> None:
     run_command(root, *TOO_MANY_ROWS).refused(2, "10000", "1438")
 
 
-def test_more_rows_than_there_are(unitball: CommandLine) -> None:
-    unitball(*TOO_MANY_ROWS).refused(2, "10000", "1438")
+def test_more_rows_than_there_are(called: CommandLine) -> None:
+    called(*TOO_MANY_ROWS).refused(2, "10000", "1438")
 
 
 @pytest.mark.parametrize("full", [True, False])

@@ -92,23 +92,23 @@ def test_commands_without_epsilon_stop_at_the_price(commands: CommandLine, tmp_p
     assert again.code == 0, "a release that is stored costs nothing and asks nothing"
 
 
-def test_measuring_a_finished_model_is_a_charge_of_its_own(unitball: CommandLine, tmp_path: Path) -> None:
+def test_measuring_a_finished_model_is_a_charge_of_its_own(called: CommandLine, tmp_path: Path) -> None:
     """The attack of a user: `--by` after the model charged 1.008 → 1.46 in one step, though epsilon was stated."""
     bring_in(tmp_path / "input", 600)
-    agreed = unitball(*TRAIN, "--yes")
+    agreed = called(*TRAIN, "--yes")
     assert agreed.code == 0, agreed
     before = spent()
     assert before <= priced(agreed.err)
-    assert unitball(*TRAIN).code == 0, "it is stored"
-    unitball(*TRAIN, "--epsilon", 1, "--by", "sex").refused(UNAGREED, "confusion-by-group", "--yes")
+    assert called(*TRAIN).code == 0, "it is stored"
+    called(*TRAIN, "--epsilon", 1, "--by", "sex").refused(UNAGREED, "confusion-by-group", "--yes")
     assert spent() == before
-    measured = unitball(*TRAIN, "--epsilon", 1, "--by", "sex", "--yes")
+    measured = called(*TRAIN, "--epsilon", 1, "--by", "sex", "--yes")
     assert measured.code == 0, measured
     assert before < spent() <= priced(measured.err)
 
 
-def test_public_rows_are_asked_nothing(unitball: CommandLine) -> None:
-    outcome = unitball("train", "--dataset", "iris", "--algorithm", "noisy-gd", "--json")
+def test_public_rows_are_asked_nothing(called: CommandLine) -> None:
+    outcome = called("train", "--dataset", "iris", "--algorithm", "noisy-gd", "--json")
     assert outcome.code == 0, outcome
     assert outcome.json["epsilon_spent"] <= RUN_EPSILON
     assert "price" not in outcome.err

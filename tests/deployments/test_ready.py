@@ -118,12 +118,12 @@ OF_LOGGING = {
 
 
 @pytest.fixture
-def clinic(unitball: CommandLine, tmp_path: Path) -> Iterator[CommandLine]:
+def clinic(called: CommandLine, tmp_path: Path) -> Iterator[CommandLine]:
     """A root with private rows, and nothing charged."""
     ingest_private(tmp_path / "input")
     assert charged() == 0
-    yield unitball
-    with closing(sqlite3.connect(Layout(unitball.root).ledger)) as connection:
+    yield called
+    with closing(sqlite3.connect(Layout(called.root).ledger)) as connection:
         (number,) = connection.execute("SELECT count(*) FROM ledger_entries WHERE kind = 'charge'").fetchone()
     assert number == 0
 
@@ -174,9 +174,9 @@ def test_nor_in_a_sweep_nor_by_night(fault: str, clinic: CommandLine, monkeypatc
 
 @pytest.mark.parametrize("fault", ["full disk", "releases"])
 def test_nor_a_description_nor_a_fit(
-    fault: str, unitball: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, random: np.random.Generator
+    fault: str, called: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, random: np.random.Generator
 ) -> None:
-    unitball.succeeds(
+    called.succeeds(
         "ingest", "table", "--format", "csv", "--path", EXAMPLES / "clinic.csv", "--schema", EXAMPLES / "clinic.yaml",
         "--account", "clinic", "--epsilon-cap", 3, "--delta-cap", 1e-6,
     )  # fmt: skip
@@ -187,13 +187,13 @@ def test_nor_a_description_nor_a_fit(
         delta=1e-7,
         algorithm="noisy-gd",
         account="clinic",
-        root=unitball.root,
+        root=called.root,
         bounds=(-1.0, 1.0),
         classes=["False", "True"],
     )
     with monkeypatch.context() as patch:
-        make(unitball.root, patch)
-        outcome = unitball("describe", "table", "--epsilon", 0.2)
+        make(called.root, patch)
+        outcome = called("describe", "table", "--epsilon", 0.2)
         with pytest.raises(StorageError, match="Nothing was charged"):
             model.fit(features, (features[:, 0] > 0).astype(str))
     assert outcome.code == 1, outcome
@@ -202,12 +202,12 @@ def test_nor_a_description_nor_a_fit(
 
 
 def test_a_run_that_will_work_is_not_refused(
-    unitball: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    called: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Beside a folder of somebody else's among the results, on a file system that says nothing of its size."""
     ingest_private(tmp_path / "input")
-    _unwritable("results/archive")(unitball.root, monkeypatch)
-    usage = shutil.disk_usage(unitball.root)._replace(total=0, used=0, free=0)
+    _unwritable("results/archive")(called.root, monkeypatch)
+    usage = shutil.disk_usage(called.root)._replace(total=0, used=0, free=0)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     followed(algorithm="noisy-gd")
     assert charged() > 0
@@ -215,24 +215,24 @@ def test_a_run_that_will_work_is_not_refused(
 
 @pytest.mark.parametrize("free", [2_000_000, 3_000_000])
 def test_a_refusal_does_not_say_how_much_is_free(
-    free: int, unitball: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    free: int, called: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The size of what is stored, private rows among it, would follow from that; Prefect keeps the message."""
-    usage = shutil.disk_usage(unitball.root)._replace(free=free)
+    usage = shutil.disk_usage(called.root)._replace(free=free)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     with pytest.raises(StorageError, match=r"8\.0 MB.*\S+") as caught:
-        readiness.require_ready(Afterwards(Layout(unitball.root)))
-    assert f"{free / 1e6:g}" not in str(caught.value).replace("8.0 MB", "").replace(str(unitball.root), "")
+        readiness.require_ready(Afterwards(Layout(called.root)))
+    assert f"{free / 1e6:g}" not in str(caught.value).replace("8.0 MB", "").replace(str(called.root), "")
 
 
 def test_what_was_paid_before_is_made_on_a_full_disk(
-    unitball: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    called: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is charged, so nothing is asked for: what is stored is shown."""
     ingest_private(tmp_path / "input")
     followed(algorithm="noisy-gd")
     before = charged()
-    _full(unitball.root, monkeypatch)
+    _full(called.root, monkeypatch)
     followed(algorithm="noisy-gd")
     assert charged() == before
 
@@ -240,35 +240,35 @@ def test_what_was_paid_before_is_made_on_a_full_disk(
 @pytest.mark.nightly
 @pytest.mark.parametrize("fault", [*FAULTS])
 def test_the_mutant_without_preconditions_is_caught(
-    fault: str, unitball: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fault: str, called: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ingest_private(tmp_path / "input")
     monkeypatch.setattr(admission, "require_ready", lambda _: None)
     make, _ = FAULTS[fault]
     with monkeypatch.context() as patch:
-        make(unitball.root, patch)
-        unitball("train", *TRAIN, "--epsilon", 0.5)
+        make(called.root, patch)
+        called("train", *TRAIN, "--epsilon", 0.5)
     assert charged() > 0
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("fault", ["artifacts", "experiment", "mlflow refuses"])
 def test_the_mutant_that_does_not_try_to_log_is_caught(
-    fault: str, unitball: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fault: str, called: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ingest_private(tmp_path / "input")
     monkeypatch.setattr("tasks.tracking.runs.try_logging", lambda *_: None)
-    OF_LOGGING[fault].make(unitball.root, monkeypatch)
-    assert unitball("train", *TRAIN, "--epsilon", 0.5).code != 0
+    OF_LOGGING[fault].make(called.root, monkeypatch)
+    assert called("train", *TRAIN, "--epsilon", 0.5).code != 0
     assert charged() > 0
 
 
-def test_the_bound_of_a_model_is_below_what_it_takes(unitball: CommandLine, tmp_path: Path) -> None:
+def test_the_bound_of_a_model_is_below_what_it_takes(called: CommandLine, tmp_path: Path) -> None:
     """One number a feature of each model, told from the plan alone."""
     ingest_private(tmp_path / "input")
     prepared = whole(prepare(TrainingConfig.model_validate({"dataset": "clinic", **SETTINGS, "delta": 1e-5})))
     models = [one for one in prepared.plan.releases if one.algorithm.kind == "trainers"]
-    layout = Layout(unitball.root)
+    layout = Layout(called.root)
     before = _size(layout.releases)
     bound = Afterwards(layout, models).least_bytes() - Afterwards(layout).least_bytes()
     assert bound == 8 * models[0].setting.dimension * len(models)

@@ -15,6 +15,8 @@ from tasks.planning.configuration import TrainingConfig
 from tasks.runtime.settings import own_database
 from tasks.tracking.models import AUDIT_TAG, AUDITS, promote
 
+pytestmark = pytest.mark.usefixtures("engine")
+
 QUICK: dict[str, Any] = {"trials": 100, "canaries": 300, "chain_trials": 0, "seed": 1}
 
 

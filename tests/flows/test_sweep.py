@@ -22,6 +22,8 @@ from tasks.tracking.runs import FACTS, VIEW_TAG
 from tests.support.chains import ingest_private
 from tests.support.command_line import CommandLine, run_command, start_command
 
+pytestmark = pytest.mark.usefixtures("engine")
+
 GRID: dict[str, Any] = {
     "name": "trial",
     "question": "Does it run?",

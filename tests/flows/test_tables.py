@@ -28,7 +28,7 @@ TERMS = ("--account", "made-up", "--epsilon-cap", 9, "--delta-cap", 1e-5)
 
 
 @pytest.fixture(params=["classes", "real"])
-def table(request: pytest.FixtureRequest, tmp_path: Path, unitball: CommandLine) -> str:
+def table(request: pytest.FixtureRequest, tmp_path: Path, called: CommandLine) -> str:
     """Bring in a table whose label is of the product of two columns, which no line tells; return the label's kind."""
     kind = str(request.param)
     random = np.random.default_rng(48)
@@ -43,79 +43,79 @@ def table(request: pytest.FixtureRequest, tmp_path: Path, unitball: CommandLine)
     files = ("--path", tmp_path / "table.csv", "--schema", tmp_path / "schema.yaml")
     # Errors of real labels are in units of the declared range, which is too wide here to measure them privately.
     terms = TERMS if kind == "classes" else ("--public",)
-    unitball.succeeds("ingest", "made-up", "--format", "csv", *files, *terms)
+    called.succeeds("ingest", "made-up", "--format", "csv", *files, *terms)
     return kind
 
 
-def charged(unitball: CommandLine) -> set[tuple[int, str]]:
+def charged(called: CommandLine) -> set[tuple[int, str]]:
     """Return each charged release's plan and label."""
-    parties = unitball.succeeds("budget", "made-up")["parties"]
+    parties = called.succeeds("budget", "made-up")["parties"]
     return {(one["plan"], one["label"]) for party in parties for one in party["charges"]}
 
 
-def test_what_no_line_tells_is_learnt_from_functions_of_columns(table: str, unitball: CommandLine) -> None:
+def test_what_no_line_tells_is_learnt_from_functions_of_columns(table: str, called: CommandLine) -> None:
     asked = ("train", "--dataset", "made-up", "--epsilon", 4, "--parties", 2)
-    result = unitball.succeeds(*asked)
+    result = called.succeeds(*asked)
     measured = MEASURED[table]
     assert result["metrics"][measured] > {"classes": 0.8, "real": 0.6}[table]
-    linear = unitball.succeeds(*asked, "--normalisation", "unit-norm")
+    linear = called.succeeds(*asked, "--normalisation", "unit-norm")
     assert linear["metrics"][measured] < {"classes": 0.65, "real": 0.2}[table]
     assert result["proved"]["epsilon"] == pytest.approx(4.0, rel=1e-3)
     assert result["proved"]["epsilon"] <= 4.0
 
 
 @pytest.mark.parametrize("table", ["classes"], indirect=True)
-def test_counts_are_charged_with_the_model_and_once(table: str, unitball: CommandLine) -> None:
+def test_counts_are_charged_with_the_model_and_once(table: str, called: CommandLine) -> None:
     asked = ("train", "--dataset", "made-up", "--epsilon", 1, "--parties", 2)
-    first = unitball.succeeds(*asked)
-    once = charged(unitball)
+    first = called.succeeds(*asked)
+    once = charged(called)
     assert len({plan for plan, _ in once}) == 1
     assert {"columns of all parties", "model of all parties"} <= {label for _, label in once}
-    assert unitball.succeeds(*asked)["releases"] == first["releases"]
-    assert charged(unitball) == once
-    assert unitball.succeeds("budget", "made-up")["epsilon_spent"] <= 1.0
+    assert called.succeeds(*asked)["releases"] == first["releases"]
+    assert charged(called) == once
+    assert called.succeeds("budget", "made-up")["epsilon_spent"] <= 1.0
     # Another replicate pays its own counts.
-    unitball.succeeds(*asked, "--replicate", 1)
-    assert sum(label == "columns of all parties" for _, label in charged(unitball)) == 2
+    called.succeeds(*asked, "--replicate", 1)
+    assert sum(label == "columns of all parties" for _, label in charged(called)) == 2
 
 
 @pytest.mark.parametrize("table", ["classes"], indirect=True)
-def test_described_columns_are_used_again_and_later_ones_change_nothing(table: str, unitball: CommandLine) -> None:
+def test_described_columns_are_used_again_and_later_ones_change_nothing(table: str, called: CommandLine) -> None:
     asked = ("train", "--dataset", "made-up", "--epsilon", 1, "--parties", 2)
-    unitball.succeeds("describe", "made-up", "--epsilon", 0.5)
-    first = unitball.succeeds(*asked)
-    once = charged(unitball)
+    called.succeeds("describe", "made-up", "--epsilon", 0.5)
+    first = called.succeeds(*asked)
+    once = charged(called)
     assert "columns of all parties" not in {label for _, label in once}
     # What the model guarantees composes the counts that it rests on, and the account has spent no more than that.
     assert first["proved"]["epsilon"] > 1.0
-    assert unitball.succeeds("budget", "made-up")["epsilon_spent"] <= first["proved"]["epsilon"]
+    assert called.succeeds("budget", "made-up")["epsilon_spent"] <= first["proved"]["epsilon"]
     # Counts that come later are better, and neither change the model nor charge it again.
-    unitball.succeeds("describe", "made-up", "--epsilon", 2)
-    again = unitball.succeeds(*asked)
+    called.succeeds("describe", "made-up", "--epsilon", 2)
+    again = called.succeeds(*asked)
     assert again["releases"] == first["releases"]
-    measured = unitball.succeeds(*asked, "--roc", "--yes")
+    measured = called.succeeds(*asked, "--roc", "--yes")
     assert measured["releases"] == first["releases"]
-    labels = {label for _, label in charged(unitball) - once}
+    labels = {label for _, label in charged(called) - once}
     assert labels <= {"histograms of the columns", "confusion-matrix of held-out rows", LABEL_OF_SCORES}
     # Another run takes all that there are by then.
-    other = unitball.succeeds(*asked, "--replicate", 1)
+    other = called.succeeds(*asked, "--replicate", 1)
     assert other["proved"]["epsilon"] > first["proved"]["epsilon"]
 
 
 @pytest.mark.parametrize("table", ["classes"], indirect=True)
-def test_a_run_that_paid_its_own_counts_keeps_them(table: str, unitball: CommandLine) -> None:
+def test_a_run_that_paid_its_own_counts_keeps_them(table: str, called: CommandLine) -> None:
     asked = ("train", "--dataset", "made-up", "--epsilon", 1, "--parties", 2)
-    first = unitball.succeeds(*asked)
-    once = charged(unitball)
-    unitball.succeeds("describe", "made-up", "--epsilon", 2)
-    assert unitball.succeeds(*asked)["releases"] == first["releases"]
-    assert {label for _, label in charged(unitball) - once} == {"histograms of the columns"}
+    first = called.succeeds(*asked)
+    once = charged(called)
+    called.succeeds("describe", "made-up", "--epsilon", 2)
+    assert called.succeeds(*asked)["releases"] == first["releases"]
+    assert {label for _, label in charged(called) - once} == {"histograms of the columns"}
 
 
 @pytest.mark.parametrize("table", ["classes"], indirect=True)
-def test_counts_that_are_too_noisy_are_paid_anew(table: str, unitball: CommandLine) -> None:
-    unitball.succeeds("describe", "made-up", "--epsilon", 0.05)
-    result = unitball.succeeds("train", "--dataset", "made-up", "--epsilon", 2, "--parties", 2)
-    assert "columns of all parties" in {label for _, label in charged(unitball)}
+def test_counts_that_are_too_noisy_are_paid_anew(table: str, called: CommandLine) -> None:
+    called.succeeds("describe", "made-up", "--epsilon", 0.05)
+    result = called.succeeds("train", "--dataset", "made-up", "--epsilon", 2, "--parties", 2)
+    assert "columns of all parties" in {label for _, label in charged(called)}
     assert result["proved"]["epsilon"] <= 2.0
-    unitball("train", "--dataset", "made-up", "--epsilon", 2, "--counts-of", "0" * 32).refused(2, "holds no histograms")
+    called("train", "--dataset", "made-up", "--epsilon", 2, "--counts-of", "0" * 32).refused(2, "holds no histograms")

@@ -7,7 +7,7 @@ import fcntl
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,7 +113,7 @@ class Engine:
 
 
 @contextmanager
-def tracking_copied(pattern: Path) -> Iterator[None]:
+def tracking_copied(pattern: Path) -> Iterator[Callable[[Path], None]]:
     """Let roots that ask for MLflow's database in this process have a copy of the one that was made first."""
     honest = prepare_tracking
 
@@ -130,7 +130,7 @@ def tracking_copied(pattern: Path) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tasks.tracking.runs.prepare_tracking", prepared)
-        yield
+        yield prepared
 
 
 def _claimed(pattern: Path, root: Path) -> IO[str] | None:

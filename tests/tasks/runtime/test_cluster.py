@@ -43,6 +43,7 @@ from tasks.runtime.progress import WAITING, WORKERS, listen
 from tasks.runtime.standing import AGAIN, stands
 from tests.support.chains import ingest_private
 from tests.support.command_line import CommandLine, Outcome, start_command
+from tests.support.engines import Engine
 from tests.support.leaks import found_in, needles_of
 from tests.support.processes import clean_environment
 from tests.support.serving import wait_for
@@ -284,7 +285,7 @@ def test_a_scheduler_that_is_killed_in_the_middle_of_a_run(unitball: CommandLine
 
 
 @pytest.fixture
-def machines(tracked_root: Path, tmp_path: Path) -> Iterator[str]:
+def machines(engine: Engine, tracked_root: Path, tmp_path: Path) -> Iterator[str]:
     """Yield the address of a scheduler with one worker, each a process of `unitball dask`, which write into files."""
     started: list[subprocess.Popen[str]] = []
 
