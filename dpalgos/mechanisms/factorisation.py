@@ -49,6 +49,18 @@ over the participations so far, the same sum.) The same holds of a person, whose
 that night, where the nights s_i are public and so the same for both neighbours; not where they depend on when rows
 come, which neighbours differ in.
 
+*Fewer bands for rows that come back.* A row of k nights moves Ĉx by ‖Σ_i Ĉe_{1+(i−1)p}‖, whose cross terms ⟨Ĉe_r,
+Ĉe_s⟩ vanish where b ≤ p: then the square is at most k‖ĉ‖² and not up to k²‖ĉ‖². :func:`best_bands` takes the b with
+the least mean over t of error_t², which is
+
+    ‖Σ_i Ĉe_{1+(i−1)p}‖² · (1/T) Σ_{j<T} (T − j) b_j²,
+
+for b_j² is in the error of the T − j nights after the j-th. It searches all b. The first b entries of the decoder are
+those of all bands, and the norm does not fall with b, so ‖·‖² Σ_{j<b} (T − j) b_j²/T does not fall with b and is no
+more than the mean: where it exceeds the least mean found, no larger b is better. Numbers of nights decide, and no row.
+For T = 365, k = 4 and p = 90 that is b = 90, whose root mean square is 5.84 for 6.91 with all bands. Rows of one night
+(k = 1) gain less than 1 % in a year (b = 266: 2.758 for 2.783) and lose more on the last night (3.04 for 2.95).
+
 References
 ----------
 Denisov, McMahan, Rush, Smith, Thakurta, "Improved differential privacy for SGD via optimal private linear operators
@@ -98,6 +110,50 @@ def _decoder(coefficients: tuple[int, ...]) -> Floats:
         remaining[k + 1 :] -= factor[1 : len(factor) - k] * solved[k]
     solved.flags.writeable = False
     return solved
+
+
+_AT_ONCE = 64
+"""Numbers of bands whose decoders are solved together."""
+
+
+def _mean_squares(nights: int, bands: range) -> list[float]:
+    """Return (1/T) Σ_j (T − j) b_j² for each number of bands; each b_j as :func:`_decoder` has it, to the bit."""
+    whole = np.array(_square_root(nights)[: bands[-1]], dtype=np.float64)
+    factors = np.where(np.arange(len(whole)) < np.array(bands)[:, None], whole, 0.0)
+    solved, remaining = np.zeros((len(bands), nights)), np.ones((len(bands), nights))
+    for k in range(nights):
+        solved[:, k] = remaining[:, k] / whole[0]
+        reached = remaining[:, k + 1 : k + len(whole)]
+        reached -= factors[:, 1 : 1 + reached.shape[1]] * solved[:, k, None]
+    weighted = solved * solved * np.arange(nights, 0, -1)
+    return [math.fsum(line) / nights for line in weighted.tolist()]
+
+
+@cache
+def best_bands(nights: int, participations: int, separation: int, most: int) -> int:
+    """Return the number of bands, up to ``most``, with the least root mean square error of the running sums.
+
+    The smallest of several. Numbers of nights alone decide, alike on all processors; see the module's docstring.
+
+    Raises
+    ------
+    ParameterError
+        For numbers out of range.
+    """
+    of = {"nights": nights, "participations": participations, "separation": separation}
+    whole = _decoder(ToeplitzFactor(**of).coefficients)
+    prefixes = np.cumsum(whole * whole * np.arange(nights, 0, -1)) / nights
+    best, least = 1, math.inf
+    for start in range(1, most + 1, _AT_ONCE):
+        tried = range(start, min(start + _AT_ONCE, most + 1))
+        norms = [ToeplitzFactor(**of, bands=bands).norm_squared for bands in tried]
+        # A margin for rounding: what is not sure to be worse is tried.
+        if norms[0] * float(prefixes[start - 1]) > least * (1 + 1e-9):
+            break
+        for bands, norm, mean in zip(tried, norms, _mean_squares(nights, tried), strict=True):
+            if norm * mean < least:
+                best, least = bands, norm * mean
+    return best
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,3 +248,9 @@ class ToeplitzFactor(Bounded):
         In closed form: ‖Ĉe_1‖₂ ‖(b_0 … b_{night−1})‖₂, exact but for rounding to 15 digits.
         """
         return self.norm * self.amplification(night)
+
+    @property
+    def root_mean_square_error(self) -> float:
+        """The root mean square of :meth:`error_of` over all nights."""
+        squares = self.decoder(self.nights)[::-1] ** 2 * np.arange(self.nights, 0, -1)
+        return self.norm * math.sqrt(math.fsum(squares.tolist()) / self.nights)

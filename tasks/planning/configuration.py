@@ -456,7 +456,8 @@ class HorizonSettings(BaseModel, frozen=True, extra="forbid"):
         int | None,
         Field(
             ge=1,
-            description="With --horizon: how many nights' sums a party keeps; fewer mean more noise; all if empty.",
+            description="With --horizon: how many nights' sums a party keeps. Default: all if a row comes in one "
+            "night, otherwise the number with the least noise over all nights.",
         ),
     ] = None
 

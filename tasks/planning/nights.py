@@ -15,7 +15,7 @@ from dpalgos.algorithms import Algorithm, OneSum, ProjectionAlgorithm
 from dpalgos.column_maps import ColumnMap
 from dpalgos.evaluators.column_histograms import ColumnHistograms, rank_error
 from dpalgos.guarantees import GaussianMu, Guarantee, Loss, Neighbours, Setting, Trust
-from dpalgos.mechanisms.factorisation import ToeplitzFactor
+from dpalgos.mechanisms.factorisation import ToeplitzFactor, best_bands
 from dpalgos.models import Artefact
 from dpalgos.parameters import ParameterError
 from dpalgos.registry import AlgorithmSpec, lookup
@@ -57,6 +57,7 @@ class Stream(Planned):
         Number of the horizon whose rows are read.
     nights, night : int
     bands : int or None
+        Those that were asked for or found best; None where all are kept.
     participations, separation : int
         See :class:`~dpalgos.mechanisms.factorisation.ToeplitzFactor`.
     rows : str
@@ -408,12 +409,7 @@ def fix_terms(
     assert config.horizon is not None
     if config.epsilon is None:
         raise ParameterError("a horizon draws noise: give its budget, for example --epsilon 1")
-    factor = ToeplitzFactor(
-        nights=config.horizon,
-        bands=config.bands,
-        participations=config.participations,
-        separation=config.separation,
-    )
+    factor = _factor_of(config, config.horizon)
     neighbours, dataset = config.neighbours or relation, shards[0].dataset
     expected = config.expected_rows or factor.nights * max(sum(shard.rows for shard in shards), 1)
     sizes = (max(1, math.ceil(expected / len(shards))),) * len(shards)
@@ -495,8 +491,28 @@ def fix_terms(
     )
 
 
+def _factor_of(config: HorizonSettings, nights: int) -> ToeplitzFactor:
+    """Return the factor of a horizon, with the bands that were asked for or with the best of all.
+
+    Numbers of nights alone decide (:func:`~dpalgos.mechanisms.factorisation.best_bands`): bands that followed rows
+    would tell of them.
+    """
+    factor = ToeplitzFactor(
+        nights=nights, bands=config.bands, participations=config.participations, separation=config.separation
+    )
+    return factor if config.bands is not None else dataclasses.replace(factor, bands=_best(factor, nights))
+
+
+def _best(factor: ToeplitzFactor, most: int) -> int | None:
+    """Return the best number of bands up to ``most``, None for all; ``most`` itself with one participation."""
+    found = most
+    if factor.participations > 1:
+        found = best_bands(factor.nights, factor.participations, factor.separation, most)
+    return None if found == factor.nights else found
+
+
 def _bands_that_fit(config: HorizonSettings, factor: ToeplitzFactor, night: int) -> int | None:
-    """Return how many nights' sums of ``night`` bytes a party keeps: those asked for, or as many as there is room for.
+    """Return how many nights' sums of ``night`` bytes a party keeps: the factor's, or the best that there is room for.
 
     Raises
     ------
@@ -507,10 +523,10 @@ def _bands_that_fit(config: HorizonSettings, factor: ToeplitzFactor, night: int)
     if factor.kept_nights <= most:
         return factor.bands
     if config.bands is None and most:
-        return most
+        return _best(factor, most)
     raise ParameterError(
         f"each party would keep {factor.kept_nights} frozen sums of {night / 2**30:.2g} GiB, and the most is "
-        f"{_LARGEST_STATE / 2**30:.2g} GiB: keep fewer nights (--bands {max(most, 1)}, at more noise) or fewer "
+        f"{_LARGEST_STATE / 2**30:.2g} GiB: keep fewer nights (--bands {max(most, 1)}) or fewer "
         "features (--dimension)"
     )
 
@@ -518,10 +534,16 @@ def _bands_that_fit(config: HorizonSettings, factor: ToeplitzFactor, night: int)
 def _said_of_bands(config: HorizonSettings, factor: ToeplitzFactor) -> tuple[str, ...]:
     if factor.bands == config.bands:
         return ()
-    whole = dataclasses.replace(factor, bands=None).error_of(factor.nights)
+    whole, best = dataclasses.replace(factor, bands=None), _factor_of(config, factor.nights)
+    if factor == best:
+        return (
+            f"each party keeps its sums of {factor.bands} nights, at which noise over all nights is least: its root "
+            f"mean square is {factor.root_mean_square_error:.3g} times that of one release, for "
+            f"{whole.root_mean_square_error:.3g} with all {factor.nights} (override with --bands)",
+        )
     return (
         f"each party keeps its sums of {factor.bands} nights, for which {_LARGEST_STATE / 2**30:.2g} GiB have room; "
-        f"with all {factor.nights} the noise would be {whole:.2f} times",
+        f"with {best.kept_nights} the noise would be {best.error_of(factor.nights):.2f} times",
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -14,7 +15,7 @@ from dpalgos.audit.bounds import gaussian_lower_bound
 from dpalgos.audit.experiment import QUICK, AuditOptions, Verdict
 from dpalgos.guarantees import GaussianMu, PureEpsilon, Setting, Trust, ZeroConcentrated
 from dpalgos.mechanisms.distributions import RoundedGaussian
-from dpalgos.mechanisms.factorisation import LONGEST, ToeplitzFactor
+from dpalgos.mechanisms.factorisation import LONGEST, ToeplitzFactor, best_bands
 from dpalgos.parameters import ParameterError
 from dpalgos.registry import AlgorithmSpec
 from dpalgos.rows import ArrayRows, Floats, Ints, Rows
@@ -95,6 +96,38 @@ def test_a_year_is_as_noisy_as_calculated() -> None:
     exact = math.fsum((math.comb(2 * k, k) / 4**k) ** 2 for k in range(365))
     assert round(exact, 3) == 2.944
     assert ToeplitzFactor(nights=365).error_of(365) < 3.0 < math.sqrt(365)
+
+
+@pytest.mark.parametrize(
+    ("participations", "separation", "bands", "best", "all_bands"),
+    [(4, 90, 90, 5.840, 6.906), (12, 30, 30, 12.730, 17.201), (52, 7, 14, 42.465, 68.481)],
+)
+def test_the_bands_of_a_year_whose_rows_come_back(
+    participations: int, separation: int, bands: int, best: float, all_bands: float
+) -> None:
+    year = ToeplitzFactor(nights=365, participations=participations, separation=separation)
+    assert best_bands(365, participations, separation, 365) == bands
+    assert round(replace(year, bands=bands).root_mean_square_error, 3) == best
+    assert round(year.root_mean_square_error, 3) == all_bands
+
+
+@pytest.mark.parametrize("most", [150, 40])
+@pytest.mark.parametrize(
+    ("participations", "separation"), [(1, 1), (2, 1), (150, 1), (2, 100), (3, 70), (5, 30), (9, 7)]
+)
+def test_no_other_number_of_bands_has_a_smaller_error(participations: int, separation: int, most: int) -> None:
+    """All errors by the inverse of the matrix, and the worst nights of a row by the matrix itself; T = 150."""
+    nights, errors = 150, []
+    worst = np.zeros(nights, dtype=np.int64)
+    worst[: participations * separation : separation] = 1
+    for bands in range(1, most + 1):
+        matrix = matrix_of(ToeplitzFactor(nights=nights, bands=bands).coefficients)
+        decoder = np.linalg.solve(matrix.T.astype(float), np.tril(np.ones((nights, nights))).T).T
+        errors.append(float(np.sqrt((matrix @ worst @ (matrix @ worst)) * (decoder**2).sum() / nights)))
+    found = best_bands(nights, participations, separation, most)
+    assert found == 1 + int(np.argmin(errors))
+    factor = ToeplitzFactor(nights=nights, bands=found, participations=participations, separation=separation)
+    assert factor.root_mean_square_error == pytest.approx(min(errors), rel=1e-9)
 
 
 def test_the_longest_horizon_keeps_its_rate() -> None:

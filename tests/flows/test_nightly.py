@@ -16,7 +16,7 @@ from sklearn.datasets import load_digits
 from dpalgos.accounting.costs import PlanCost
 from dpalgos.guarantees import Setting
 from dpalgos.mechanisms.distributions import RoundedGaussian
-from dpalgos.mechanisms.factorisation import ToeplitzFactor
+from dpalgos.mechanisms.factorisation import ToeplitzFactor, best_bands
 from dpalgos.models import Statistic
 from dpalgos.normalisation import UnitNorm
 from dpalgos.parameters import ParameterError
@@ -187,8 +187,10 @@ def test_declared_participations_are_priced(root: Path, tmp_path: Path) -> None:
     arrive(rows[:40], tmp_path)
     release, result = tonight(participations=2, separation=2)
     assert result.epsilon_spent == pytest.approx(1.0, abs=1e-9)
-    once = ToeplitzFactor(nights=NIGHTS).norm
-    twice = ToeplitzFactor(nights=NIGHTS, participations=2, separation=2).norm
+    bands = release.stream.bands
+    assert bands == best_bands(NIGHTS, 2, 2, NIGHTS) < NIGHTS
+    once = ToeplitzFactor(nights=NIGHTS, bands=bands).norm
+    twice = ToeplitzFactor(nights=NIGHTS, bands=bands, participations=2, separation=2).norm
     night = release.build()
     assert isinstance(night, NightSum)
     # The same price: more noise.
@@ -198,6 +200,20 @@ def test_declared_participations_are_priced(root: Path, tmp_path: Path) -> None:
     assert tonight(participations=2, separation=2)[0].stream.arrived == (11, 10)
     with pytest.raises(InputError, match="night"):
         tonight()
+
+
+def test_bands_are_the_same_whatever_the_rows(root: Path, tmp_path: Path) -> None:
+    """They are in the horizon's terms, and follow from the numbers of nights alone."""
+    rows, found = lines(60, tmp_path / "rows"), []
+    for name, some in (("few", rows[:9]), ("many", rows[9:])):
+        arrive(some, tmp_path, name)
+        for config in ({}, {"separation": 2}, {"separation": 2, "bands": 3}):
+            given = {**GIVEN, "horizon": 5, "participations": 2, **config}
+            prepared = prepare(configured(name, **given))
+            assert isinstance(prepared, PreparedNight)
+            found.append(cast(PlannedNight, prepared.plan.models[0]).stream.bands)
+    assert found == [best_bands(5, 2, 1, 5), best_bands(5, 2, 2, 5), 3] * 2
+    assert len(set(found)) == 3
 
 
 def _sigma_of(law: object) -> float:
