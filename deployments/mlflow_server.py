@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from storage.atomic import write_bytes, writing
 from storage.errors import InputError
 from storage.layout import Layout
-from tasks.runtime.engine import USER, Credentials, credentials
+from tasks.runtime.services import USER, Credentials, credentials
 from tasks.runtime.settings import keep_private, own_database, recorded_server
 from tasks.tracking.runs import require_own_location
 

@@ -37,14 +37,13 @@ from tasks.runtime.engine import (
     GuardedProcess,
     ask_server,
     being_served,
-    credentials,
-    credentials_file,
     prepare_databases,
     prepare_engine,
     start_server,
     wait_for_server,
 )
 from tasks.runtime.events import log_event
+from tasks.runtime.services import credentials, credentials_file
 from tasks.runtime.settings import (
     MLFLOW_VARIABLE,
     ROOT_VARIABLE,

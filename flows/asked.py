@@ -23,10 +23,10 @@ from tasks.experiments.records import Experiment
 from tasks.experiments.specifications import SweepSpec
 from tasks.planning.asked import FIELDS, asked_config, called, described, form_of, validated
 from tasks.planning.configuration import TrainingConfig
-from tasks.runtime.cluster import threads
 from tasks.runtime.ending import announcing_failures
 from tasks.runtime.events import dataset_resource
 from tasks.runtime.settings import current_root
+from tasks.runtime.steps import threads
 from tasks.tracking.models import Comparison, ComparisonRequest, ScoringRequest
 from tasks.tracking.results import RunResult
 from tasks.tracking.runs import name_run

@@ -17,11 +17,11 @@ from tasks.experiments.specifications import Block, Plot, Point, SweepSpec
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.identity import code_version, identity
 from tasks.release.admission import charging_only
-from tasks.runtime.cluster import over_cluster, task_runner, threads
+from tasks.runtime.cluster import over_cluster, task_runner
 from tasks.runtime.progress import report_progress
 from tasks.runtime.settings import current_layout, current_root
 from tasks.runtime.standing import AGAIN, note_elsewhere
-from tasks.runtime.steps import RETRIES, ByContent, inline
+from tasks.runtime.steps import RETRIES, ByContent, inline, threads
 from tasks.tracking.artifacts import show_sweep
 from tasks.tracking.reporting import describe
 from tasks.tracking.results import RunResult, append_result

@@ -130,6 +130,14 @@ def locked_directory(directory: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
+@contextmanager
+def locked_file(path: Path) -> Iterator[None]:
+    """Hold an exclusive lock on a file, made where it is missing; it ends with the process, as a directory's does."""
+    with path.open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 def discard_unless(path: Path, is_whole: Callable[[], bool]) -> bool:
     """Remove a folder unless it is whole, looked at under the lock that publishing takes; return whether it went."""
     with writing(path), locked_directory(path.parent):

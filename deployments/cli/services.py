@@ -46,7 +46,7 @@ secret = group_of("secret")
 @answered
 def rotate() -> Answer:
     """Replace the secret; what is being served keeps the old one until it is started again."""
-    from tasks.runtime.engine import rotate_credentials
+    from tasks.runtime.services import rotate_credentials
 
     path = rotate_credentials(current_root())
     served = sorted(recorded_servers(current_root()).values())

@@ -830,7 +830,8 @@ def federate(
     """Train one model over separate parties: all reserve, all commit, no row leaves its party; log the model."""
     if measure_on is not None and not config.evaluation:
         raise ParameterError("--measure-on says on what the model is measured, and --no-evaluation measures nothing")
-    from tasks.runtime.engine import keep_quiet, running_servers, use_own_server
+    from tasks.runtime.engine import keep_quiet
+    from tasks.runtime.services import running_servers, use_own_server
 
     os.environ.setdefault("PREFECT_API_URL", running_servers(current_root()).get("prefect", ""))
     if not prefect_address():

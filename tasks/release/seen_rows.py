@@ -23,8 +23,8 @@ from tasks.preparation.mapped_rows import PublicView, kept_rows
 from tasks.preparation.public_maps import views_of
 from tasks.release.redaction import redacted
 from tasks.release.storing import read_release
-from tasks.runtime.cluster import map_over_workers, on_dask_worker, workers_at_hand
 from tasks.runtime.settings import current_root
+from tasks.runtime.workers import Workers, workers_at_hand
 
 RowMaps = Sequence[RowMap]
 
@@ -100,7 +100,7 @@ def fitting_maps(planned: PlannedRelease, shards: Sequence[ShardRef], upstream: 
     return maps
 
 
-# What a pass over Dask's workers takes besides the sums themselves, in seconds; what one core does of a matrix product
+# What a pass over other workers takes besides the sums themselves, in seconds; what one core does of a matrix product
 # in a second; and what it takes to read a number of a row and encode it, which workers do anew at each pass.
 _DISPATCH_SECONDS, _OPERATIONS, _NUMBER_SECONDS = 0.05, 1e10, 1e-8
 # One file of a shard is cut into so many parts at most.
@@ -137,34 +137,36 @@ def parts_of(work: Work, share: float, numbers: int, blocks: int, workers: int) 
 def rows_of(shard: ShardRef, maps: RowMaps, dimension: int, planned: PlannedRelease | None = None) -> Rows:
     """Open a shard, seen through released artefacts in turn; ``dimension`` features come out.
 
-    On a Dask worker, a shard of several files is summed by all workers, a file at a time, and one file of which a
-    planned release makes enough work is cut (:func:`parts_of`). A public map that comes first and is slow is applied
-    once for the shard's version, and what it gives is kept; on a worker it is used where it is.
+    Where workers share the sums, a shard of several files is summed by all of them, a file at a time, and one file of
+    which a planned release makes enough work is cut (:func:`parts_of`). A public map that comes first and is slow is
+    applied once for the shard's version, and what it gives is kept; workers use what is kept and keep nothing.
     """
     # Nothing is to be made for reading, and this is asked for each of many thousand parties.
     rows = open_shard(Layout(current_root()), shard)
-    spread = on_dask_worker()
+    workers = workers_at_hand()
     views, left = views_of(shard, maps)
     source: StoredRows | KeptRows = rows
     for passed, view in zip(range(len(views), 0, -1), views, strict=True):
-        kept = kept_rows(shard, rows, view, make=not spread)
+        kept = kept_rows(shard, rows, view, make=workers is None)
         if kept is not None:
             source, left = kept, left[passed:]
             break
+    if workers is None:
+        return _seen(source, left, dimension)
     pieces: Sequence[Rows] = []
-    if spread and len(rows.files) > 1:
+    if len(rows.files) > 1:
         pieces = source.by_file()
-    elif spread and planned is not None:
-        pieces = _cut(source, rows, planned)
-    if len(pieces) > 1:
-        return SpreadRows(
-            [_seen(part, left, dimension) for part in pieces],
-            lambda contribution, parts: map_over_workers(functools.partial(_contribution, shard, contribution), parts),
-        )
-    return _seen(source, left, dimension)
+    elif planned is not None:
+        pieces = _cut(source, rows, planned, workers)
+    if len(pieces) < 2:
+        return _seen(source, left, dimension)
+    return SpreadRows(
+        [_seen(part, left, dimension) for part in pieces],
+        lambda contribution, parts: workers.map(functools.partial(_contribution, shard, contribution), parts),
+    )
 
 
-def _cut(source: StoredRows | KeptRows, rows: StoredRows, planned: PlannedRelease) -> Sequence[Rows]:
+def _cut(source: StoredRows | KeptRows, rows: StoredRows, planned: PlannedRelease, workers: Workers) -> Sequence[Rows]:
     """Return the rows of a single file in parts, where it pays; of people never: how many rows they have is secret."""
     algorithm, setting = planned.build(), planned.setting
     if rows.format.shares or not (is_sum_algorithm(algorithm) and algorithm.additive):
@@ -175,7 +177,7 @@ def _cut(source: StoredRows | KeptRows, rows: StoredRows, planned: PlannedReleas
     # The cluster is asked last: it answers over the network.
     if parts_of(work, share, numbers, blocks, _MOST_PARTS) < 2:
         return []
-    parts = parts_of(work, share, numbers, blocks, workers_at_hand())
+    parts = parts_of(work, share, numbers, blocks, workers.count())
     ends = [blocks * part // parts for part in range(parts + 1)]
     return [_Blocks(source, start, stop) for start, stop in itertools.pairwise(ends)]
 

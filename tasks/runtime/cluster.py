@@ -14,13 +14,12 @@ import importlib.util
 import logging
 import os
 import ssl
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
 from cryptography import x509
@@ -46,9 +45,6 @@ if TYPE_CHECKING:
 
 NO_DASHBOARD = "127.0.0.1:0"
 """Where Dask's HTTP server listens, which cannot be switched off; without pages, see :func:`security`."""
-
-Part = TypeVar("Part")
-Made = TypeVar("Made")
 
 _YEARS = 10
 _ANSWER_SECONDS, _BETWEEN_SECONDS = 20.0, 0.5
@@ -224,14 +220,6 @@ async def _kind_of(host: str, port: int, secured: Security) -> str:
             return str((await other.identity()).get("type", "server"))
 
 
-def threads(at_once: int | None = None) -> TaskRunner[PrefectFuture[object]]:
-    """Return what runs a flow's tasks in threads, as many as are said, or by the machine."""
-    from prefect.task_runners import ThreadPoolTaskRunner
-
-    at_once = at_once or min(4, os.cpu_count() or 1)
-    return cast("TaskRunner[PrefectFuture[object]]", ThreadPoolTaskRunner(max_workers=at_once))
-
-
 def task_runner(layout: Layout, workers: int | None, dask: str | None) -> TaskRunner[PrefectFuture[object]]:
     """Return what runs a flow's tasks: threads, a Dask cluster on this machine (``local``), or one by its address.
 
@@ -244,9 +232,10 @@ def task_runner(layout: Layout, workers: int | None, dask: str | None) -> TaskRu
     dask : str or None
         ``"local"``, or ``tls://HOST:PORT`` of a scheduler whose workers see the same root.
     """
-    at_once = workers or min(4, os.cpu_count() or 1)
+    from tasks.runtime.steps import most_at_once, threads
+
     if dask is None:
-        return threads(at_once)
+        return threads(workers)
     require_scheduler(dask)
     secured = security(layout)
     from tasks.runtime.dask_runner import WaitingTaskRunner
@@ -254,7 +243,7 @@ def task_runner(layout: Layout, workers: int | None, dask: str | None) -> TaskRu
     if dask != "local":
         runner = WaitingTaskRunner(address=dask, client_kwargs={"security": secured})
     else:
-        cluster = {"n_workers": at_once, "threads_per_worker": 1, "dashboard_address": None}
+        cluster = {"n_workers": workers or most_at_once(), "threads_per_worker": 1, "dashboard_address": None}
         runner = WaitingTaskRunner(
             cluster_kwargs={**cluster, "protocol": "tls", "security": secured}, client_kwargs={"security": secured}
         )
@@ -301,39 +290,3 @@ def _is_lost(error: BaseException) -> bool:
     from distributed.comm import CommClosedError
 
     return isinstance(error, (CancelledError, CommClosedError, FutureCancelledError, KilledWorker))
-
-
-def on_dask_worker() -> bool:
-    """Whether this code runs in a task of a Dask worker."""
-    distributed = sys.modules.get("distributed")
-    if distributed is None:
-        return False
-    try:
-        distributed.get_worker()
-    except ValueError:
-        return False
-    return True
-
-
-def workers_at_hand() -> int:
-    """Return how many workers the cluster of this task has."""
-    from distributed import worker_client
-
-    # In its own place among the worker's tasks: it answers at once.
-    with worker_client(separate_thread=False) as client:
-        return len(client.ncores())
-
-
-def map_over_workers(function: Callable[[Part], Made], parts: Sequence[Part]) -> Iterator[Made]:
-    """Apply a function to each part on the workers of this task's cluster; yield the results as they come.
-
-    A worker reads the parts' files, so it sees the same root; results go over the cluster's TLS.
-    """
-    from distributed import as_completed, worker_client
-
-    with worker_client() as client:
-        # Not remembered by their content: each sum is formed once, and kept nowhere.
-        futures = client.map(function, parts, pure=False)
-        for future in as_completed(futures):
-            yield future.result()
-            future.release()

@@ -13,6 +13,7 @@ from distributed import Client, get_worker
 from distributed import TimeoutError as NotInTime
 from prefect_dask import DaskTaskRunner
 
+from tasks.runtime.dask_workers import SharedSums
 from tasks.runtime.progress import WAITING, WORKERS, report_progress
 
 # How often it is looked whether a worker has come, after the first look, which most find one at.
@@ -32,6 +33,7 @@ class WaitingTaskRunner(DaskTaskRunner):  # type: ignore[misc]  # it has no type
         if self.address is None:
             report_progress(WAITING, f"{self.cluster_kwargs['n_workers']} Dask workers start on this machine")
         client, said = self.client, self.address is None
+        client.register_plugin(SharedSums())
         while not client.scheduler_info()["workers"]:
             if not said:
                 start = f"unitball dask worker {self.address}"

@@ -1,4 +1,4 @@
-"""The engine under a root: Prefect's and MLflow's settings and databases, its servers, their secret, their processes.
+"""The engine under a root: Prefect's and MLflow's settings and databases, its servers, their processes.
 
 Prefect reads its settings when it is imported, so this module imports neither it nor MLflow at its top level.
 
@@ -31,7 +31,7 @@ basic-auth``, whose password a wrapper sets.
   test_a_killed_command_leaves_no_server_and_no_run_that_runs_for_ever;
 - :class:`GuardedProcess` and ``tasks/runtime/process_guard.py``: test_the_leash_ends_the_whole_process_group, and the
   last one above;
-- :func:`use_own_server`: test_the_secret_is_shown_to_the_roots_own_server_only.
+- ``use_own_server`` of ``tasks/runtime/services.py``: test_the_secret_is_shown_to_the_roots_own_server_only.
 """
 
 import atexit
@@ -39,32 +39,30 @@ import base64
 import fcntl
 import gc
 import hashlib
-import hmac
 import http.client
 import importlib.metadata
 import json
 import logging
 import os
-import secrets
 import select
 import shutil
 import socket
-import stat
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from storage.atomic import write_bytes, write_once, writing
-from storage.errors import SecretError, StorageError
+from storage.atomic import writing
+from storage.errors import StorageError
 from storage.layout import SERVED_VARIABLE, Layout
 from tasks.runtime import engine_process, process_guard
 from tasks.runtime.places import settle
+from tasks.runtime.services import Credentials, credentials, running_servers, served_lock, use_own_server
 from tasks.runtime.settings import (
     EMBEDDED_VARIABLE,
     MLFLOW_VARIABLE,
@@ -147,88 +145,6 @@ class GuardedProcess(subprocess.Popen[bytes]):
         except subprocess.TimeoutExpired:
             self.kill()
             self.wait()
-
-
-USER = "unitball"
-
-
-@dataclass(frozen=True, slots=True)
-class Credentials:
-    """Name and password of a root's services, one for all of them.
-
-    The password never shows itself (``repr`` leaves it out); it is handed to processes in their environment, which
-    only their own user can read, and never on a command line.
-    """
-
-    password: str = field(repr=False)
-
-    @property
-    def basic(self) -> str:
-        """Name and password as basic authentication joins them; Prefect's page asks for it in this form."""
-        return f"{USER}:{self.password}"
-
-    def derived(self, purpose: str) -> str:
-        """Return a key for one purpose that does not reveal the password."""
-        return hmac.digest(self.password.encode(), purpose.encode(), "sha256").hex()
-
-
-def credentials_file(root: Path) -> Path:
-    """Return the file that holds a root's secret: one line, ``unitball:<password>``."""
-    return Layout(root).private / "services.secret"
-
-
-def _fresh() -> bytes:
-    return f"{USER}:{secrets.token_urlsafe(32)}\n".encode()
-
-
-def credentials(root: Path) -> Credentials:
-    """Return the credentials of a root's services; made at first use.
-
-    Raises
-    ------
-    storage.errors.SecretError
-        If others than the owner can reach the file, or it is not of its form.
-    storage.errors.StorageError
-        If the root cannot be written.
-    """
-    path = credentials_file(root)
-    if not path.exists():
-        write_once(path, _fresh())
-    try:
-        with path.open("rb") as file:
-            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-            text = file.read(1000).decode(errors="replace").strip()
-    except OSError as error:
-        raise SecretError(f"cannot read {path}: {error.strerror}; its owner must be able to read it") from error
-    if mode & 0o077:
-        raise SecretError(
-            f"{path} has mode {mode:04o}: others than its owner can reach it; "
-            f"run: chmod 600 {path} && unitball secret rotate"
-        )
-    name, _, password = text.partition(":")
-    if name != USER or len(password) < 20 or not password.isprintable():
-        raise SecretError(f"{path} is damaged (its content is not shown); run: unitball secret rotate")
-    return Credentials(password)
-
-
-def rotate_credentials(root: Path) -> Path:
-    """Give a root's services a new secret and return its file; what already runs keeps the old one until it ends.
-
-    Raises
-    ------
-    storage.errors.StorageError
-        If the root cannot be written.
-    """
-    path = credentials_file(root)
-    write_bytes(path, _fresh(), mode=0o600)
-    return path
-
-
-def use_own_server(root: Path) -> None:
-    """Let this process's Prefect show the secret where ``PREFECT_API_URL`` is the root's own server, and only there."""
-    address = os.environ.get("PREFECT_API_URL")
-    if address and address == recorded_servers(root).get("prefect"):
-        os.environ.setdefault("PREFECT_API_AUTH_STRING", credentials(root).basic)
 
 
 STARTUP_SECONDS = 120
@@ -644,10 +560,6 @@ def quick_flows() -> Iterator[None]:
 _ATTEMPTS, _PAUSE = 20, 0.05
 
 
-def _lock_file(root: Path) -> Path:
-    return Layout(root).prefect / ".lock-served"
-
-
 @contextmanager
 def being_served(root: Path) -> Iterator[Callable[[], bool]]:
     """Hold the lock that says that this process serves a root; the kernel drops it with the process.
@@ -661,7 +573,7 @@ def being_served(root: Path) -> Iterator[Callable[[], bool]]:
     StorageError
         If another process serves it.
     """
-    with _lock_file(root).open("ab") as file:
+    with served_lock(root).open("ab") as file:
         for attempt in range(_ATTEMPTS):
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -685,32 +597,16 @@ def lying_there(root: Path) -> Iterator[Callable[[], bool]]:
 
     Or another root, which whoever goes on at that path makes, or finds.
     """
-    with _lock_file(root).open("rb") as file:
+    with served_lock(root).open("rb") as file:
 
         def there() -> bool:
             try:
                 # Held open, since a file system may number files anew that nobody has open.
-                return os.path.samestat(os.fstat(file.fileno()), _lock_file(root).stat())
+                return os.path.samestat(os.fstat(file.fileno()), served_lock(root).stat())
             except FileNotFoundError:
                 return False
 
         yield there
-
-
-def running_servers(root: Path) -> dict[str, str]:
-    """Return the addresses of the servers of a root that is being served now: ``prefect`` (its API) and ``mlflow``.
-
-    What a killed process has noted down is not among them: its ports may be anybody's, and whoever answers there must
-    not be shown the secret. The process that holds the lock keeps Prefect's port open as long.
-    """
-    try:
-        with _lock_file(root).open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return {}
-    except BlockingIOError:
-        return recorded_servers(root)
-    return {}
 
 
 @contextmanager

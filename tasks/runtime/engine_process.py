@@ -17,7 +17,6 @@ What fails without it:
 
 from __future__ import annotations
 
-import fcntl
 import gc
 import json
 import os
@@ -30,20 +29,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from storage.atomic import sync
+from storage.atomic import locked_file, sync
 from tasks.runtime.places import settle
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
     from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, AsyncSessionTransaction
-
-
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock; the kernel drops it with the process, so a kill leaves none behind."""
-    with path.open("ab") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def high_water_mark_of(database: Path) -> int:
@@ -95,7 +86,7 @@ def make_database(target: Path, mark: int, workplace: Path, migrate: Callable[[P
     workplace : Path
         Folder for the copy and the lock, on the file system of ``target``.
     """
-    with locked(workplace / f".lock-{target.name}"):
+    with locked_file(workplace / f".lock-{target.name}"):
         if high_water_mark_of(target) == mark:
             _stamp(target, workplace, mark)
             return

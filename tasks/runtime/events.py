@@ -15,7 +15,7 @@ from pydantic import AwareDatetime, BaseModel, Field
 
 from storage.atomic import locked_directory
 from storage.layout import Layout
-from tasks.runtime.engine import running_servers, use_own_server
+from tasks.runtime.services import running_servers, use_own_server
 from tasks.runtime.settings import EMBEDDED_VARIABLE, current_root
 
 FILE_BYTES = 2_000_000

@@ -17,13 +17,12 @@ from prefect.client.schemas.filters import (
     FlowRunFilterTags,
 )
 from prefect.client.schemas.objects import StateType
-from prefect.context import TagsContext
 from prefect.states import Crashed
 
+from storage.atomic import locked_file
 from storage.layout import Layout
-from tasks.runtime.engine_process import locked
+from tasks.runtime.steps import PROCESS_TAG
 
-_TAG = "unitball.process."
 UNFINISHED = FlowRunFilterState(
     type=FlowRunFilterStateType(any_=[StateType.RUNNING, StateType.PENDING, StateType.CANCELLING])
 )
@@ -40,25 +39,17 @@ def _folder(root: Path) -> Path:
 def marked_runs(root: Path) -> Iterator[None]:
     """Tag the flow runs made in the context with this process, whose life a lock shows that the kernel drops."""
     folder = _folder(root)
-    with locked(folder / ".lock"):
+    with locked_file(folder / ".lock"):
         file = tempfile.NamedTemporaryFile(dir=folder, prefix="")  # noqa: SIM115 - open for as long as the process lives
         fcntl.flock(file, fcntl.LOCK_EX)
-    with file, tags(_TAG + Path(file.name).name):
-        yield
-
-
-@contextmanager
-def unmarked() -> Iterator[None]:
-    """Leave the mark off the task runs begun in the context: of each tag of theirs the server is asked for a limit."""
-    kept = {tag for tag in TagsContext.get().current_tags if not tag.startswith(_TAG)}
-    with TagsContext(current_tags=kept):
+    with file, tags(PROCESS_TAG + Path(file.name).name):
         yield
 
 
 def _dead(root: Path) -> Iterator[Path]:
     """Yield the marks of processes that have died, each while nobody else looks; the caller removes them."""
     folder = _folder(root)
-    with locked(folder / ".lock"):
+    with locked_file(folder / ".lock"):
         for path in sorted(folder.glob("[!.]*")):
             with path.open("rb") as file:
                 try:
@@ -87,7 +78,7 @@ def crash_interrupted_runs(client: SyncPrefectClient, root: Path, deployments: C
     """
     count = 0
     for path in _dead(root):
-        count += _crash(client, FlowRunFilter(state=UNFINISHED, tags=FlowRunFilterTags(all_=[_TAG + path.name])))
+        count += _crash(client, FlowRunFilter(state=UNFINISHED, tags=FlowRunFilterTags(all_=[PROCESS_TAG + path.name])))
         path.unlink()
     if deployments:
         deployed = FlowRunFilterDeploymentId(any_=list(deployments))

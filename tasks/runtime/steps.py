@@ -1,6 +1,7 @@
 """Steps: Prefect tasks with one cache policy, made again where what they refer to is gone, and plain calls inline."""
 
 import inspect
+import os
 import threading
 import time
 from collections import defaultdict
@@ -8,20 +9,23 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 from prefect import Task
 from prefect.cache_policies import CachePolicy
 from prefect.client.schemas.objects import State, TaskRun
-from prefect.context import TaskRunContext
+from prefect.context import TagsContext, TaskRunContext
 from prefect.futures import PrefectFuture
+from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
 from storage.errors import FormatVersionError, SecretError, StorageError
 from tasks.planning.identity import identity, package_digest, required_versions
-from tasks.runtime.interrupted import unmarked
 from tasks.runtime.progress import OBSERVER
 from tasks.runtime.run_logs import name_steps
 from tasks.runtime.settings import current_root
+
+PROCESS_TAG = "unitball.process."
+"""What a tag begins with that marks a flow run as one of a process (:mod:`tasks.host.interrupted`)."""
 
 # Wherever steps run, their runs' logs name them.
 name_steps()
@@ -117,6 +121,24 @@ def inline() -> Iterator[None]:
 def is_inline() -> bool:
     """Whether the steps of this thread are plain calls."""
     return _INLINE.get()
+
+
+@contextmanager
+def unmarked() -> Iterator[None]:
+    """Leave the mark off the task runs begun in the context: of each tag of theirs the server is asked for a limit."""
+    kept = {tag for tag in TagsContext.get().current_tags if not tag.startswith(PROCESS_TAG)}
+    with TagsContext(current_tags=kept):
+        yield
+
+
+def most_at_once() -> int:
+    """Return how many steps run at once on this machine, unless the user has given a number."""
+    return min(4, os.cpu_count() or 1)
+
+
+def threads(at_once: int | None = None) -> TaskRunner[PrefectFuture[object]]:
+    """Return what runs a flow's steps in threads. Default: :func:`most_at_once`."""
+    return cast("TaskRunner[PrefectFuture[object]]", ThreadPoolTaskRunner(max_workers=at_once or most_at_once()))
 
 
 class Step(Task[P, R]):

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from storage.atomic import locked_file
 from storage.errors import InputError, StorageError, first_line
 from storage.layout import Layout
 from storage.refs import DatasetRef
 from storage.secrets import root_name
 from tasks.release.readiness import needing, require
 from tasks.runtime.engine import prepare_tracking
-from tasks.runtime.engine_process import locked
 from tasks.runtime.settings import current_root, has_own_database, refusal, server_address, use_tracking_uri
 from tasks.runtime.stores import open_model_records
 
@@ -77,7 +77,7 @@ def tracking_client(root: Path) -> Iterator[MlflowClient]:
     from mlflow.exceptions import MlflowException
 
     named = server_address()
-    with locked(Layout(root).prefect / ".lock-tracking"), use_tracking_uri(root):
+    with locked_file(Layout(root).prefect / ".lock-tracking"), use_tracking_uri(root):
         try:
             yield MlflowClient()
         except MlflowException as error:

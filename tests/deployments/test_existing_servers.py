@@ -15,7 +15,8 @@ import pytest
 import yaml
 
 from deployments import serving
-from tasks.runtime.engine import credentials, prefect_database
+from tasks.runtime.engine import prefect_database
+from tasks.runtime.services import credentials
 from tests.support.command_line import CommandLine
 from tests.support.engines import Engine
 from tests.support.serving import PATIENCE, UNITBALL, Served, environment, processes_of, wait_for

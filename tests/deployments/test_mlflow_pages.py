@@ -22,7 +22,7 @@ import pytest
 from deployments import serving
 from deployments.mlflow_server import add_reader
 from dpalgos.models import LinearModel
-from tasks.runtime.engine import credentials
+from tasks.runtime.services import credentials
 from tasks.runtime.settings import own_database
 from tasks.tracking.runs import (
     FACTS,

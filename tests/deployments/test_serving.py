@@ -20,7 +20,7 @@ import pytest
 
 from deployments.serving import ServeError, Serving
 from tasks.runtime import process_guard
-from tasks.runtime.engine import credentials_file
+from tasks.runtime.services import credentials_file
 from tests.support.command_line import CommandLine
 from tests.support.nights import by_night
 from tests.support.processes import has_ended

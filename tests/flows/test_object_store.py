@@ -9,7 +9,7 @@ import pytest
 
 from storage.layout import Layout
 from storage.objects import objects_of
-from tasks.runtime.engine import credentials
+from tasks.runtime.services import credentials
 from tests.support.command_line import CommandLine
 from tests.support.engines import Engine
 from tests.support.leaks import found_in, needles_of

@@ -16,9 +16,11 @@ from typing import IO
 import certifi
 import pytest
 
+from storage.atomic import locked_file
 from storage.layout import Layout
 from tasks.runtime import engine_process
-from tasks.runtime.engine import credentials, prefect_database, prepare_tracking
+from tasks.runtime.engine import prefect_database, prepare_tracking
+from tasks.runtime.services import credentials
 from tasks.runtime.settings import has_own_database, recorded_server
 from tests.support.processes import clean_environment
 
@@ -120,7 +122,7 @@ def tracking_copied(pattern: Path) -> Iterator[Callable[[Path], None]]:
     def prepared(root: Path) -> None:
         wanted = has_own_database(root) and recorded_server(root) is None
         if wanted and not Layout(root).mlflow_database.exists():
-            with engine_process.locked(pattern.with_suffix(".lock")):
+            with locked_file(pattern.with_suffix(".lock")):
                 if pattern.exists():
                     _prepare(pattern, root, prefect=False)
                 else:

@@ -25,7 +25,7 @@ import yaml
 from deployments import serving
 from tasks.planning.asked import FIELDS
 from tasks.runtime import process_guard
-from tasks.runtime.engine import Credentials, credentials
+from tasks.runtime.services import Credentials, credentials
 
 REPOSITORY = Path(serving.__file__).parents[1]
 # A loaded machine needs half a minute to import what a run needs.

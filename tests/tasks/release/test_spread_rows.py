@@ -29,6 +29,7 @@ from tasks.release import seen_rows
 from tasks.release.redaction import RedactedError
 from tasks.release.seen_rows import parts_of, rows_of
 from tasks.runtime.cluster import security
+from tasks.runtime.dask_workers import SharedSums
 from tests.support.object_store import running_object_store, use_object_store
 from tests.support.untraced import untraced
 
@@ -122,6 +123,7 @@ def cluster(place: tuple[Layout, tuple[ShardRef, ...]]) -> Iterator[Client]:
             LocalCluster(n_workers=2, threads_per_worker=1, protocol="tls", security=own, dashboard_address=None) as on,
             Client(on, security=own) as client,
         ):
+            client.register_plugin(SharedSums())
             yield client
 
 

@@ -13,12 +13,11 @@ import pytest
 
 from storage.errors import SecretError, StorageError
 from storage.layout import SERVED_VARIABLE, Layout
-from tasks.runtime.engine import (
+from tasks.runtime.engine import being_served, on_running_server
+from tasks.runtime.services import (
     USER,
-    being_served,
     credentials,
     credentials_file,
-    on_running_server,
     rotate_credentials,
     running_servers,
     use_own_server,

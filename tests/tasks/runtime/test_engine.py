@@ -27,7 +27,6 @@ from storage.errors import StorageError
 from storage.layout import Layout
 from tasks.runtime import engine, engine_process, interrupted
 from tasks.runtime.engine import (
-    Credentials,
     EngineError,
     GuardedProcess,
     ask_server,
@@ -37,6 +36,8 @@ from tasks.runtime.engine import (
     prepare_tracking,
     wait_for_server,
 )
+from tasks.runtime.services import Credentials
+from tasks.runtime.steps import unmarked
 from tests.support.engines import Engine
 from tests.support.stating import stating
 
@@ -336,7 +337,7 @@ def test_task_runs_are_not_marked(tmp_path: Path) -> None:
     with tags("mine"), interrupted.marked_runs(layout.root):
         marked = TagsContext.get().current_tags
         assert len(marked) == 2
-        with interrupted.unmarked():
+        with unmarked():
             assert TagsContext.get().current_tags == {"mine"}
         assert TagsContext.get().current_tags == marked
 
