@@ -49,7 +49,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder) / "root"
         os.environ["UNITBALL_ROOT"] = str(root)
-        from tasks.runtime.engine import prepare_engine, quick_flows
+        from tasks.host.engine import prepare_engine, quick_flows
 
         prepare_engine(root)
         from flows.federated_training import train

@@ -472,7 +472,7 @@ def _sweep(folder: Path) -> Beside:
 def _warm(folder: Path) -> ModuleType:
     """Start an engine in this process and return the module of flows."""
     os.environ["UNITBALL_ROOT"] = str(folder)
-    from tasks.runtime.engine import prepare_engine, quick_flows
+    from tasks.host.engine import prepare_engine, quick_flows
 
     prepare_engine(folder)
     _ENGINE.enter_context(quick_flows())

@@ -42,10 +42,10 @@ from storage.ledger.entries import reading
 from storage.readers.by_name import BUNDLED
 from storage.secrets import root_name
 from tasks.datasets.schedules import BrokenSchedule, full_name, sound_schedules
+from tasks.host.engine import lying_there
+from tasks.host.interrupted import UNFINISHED, crash_interrupted_runs
 from tasks.runtime.ending import AT_WORK
-from tasks.runtime.engine import lying_there
 from tasks.runtime.events import Event, log_event
-from tasks.runtime.interrupted import UNFINISHED, crash_interrupted_runs
 from tasks.runtime.settings import current_root, keep_private, use_own_temporary_folder
 from tasks.runtime.stores import open_catalog, open_ledger_database
 

@@ -1,6 +1,6 @@
 """Serve on one machine: Prefect server, MLflow and the runner of the flows on loopback, stopped in order.
 
-What is kept by hand of serving, and what fails without it (:mod:`tasks.runtime.engine` says what of Prefect and MLflow
+What is kept by hand of serving, and what fails without it (:mod:`tasks.host.engine` says what of Prefect and MLflow
 is used):
 
 - ``_Part``, started again, unless it keeps dying: test_the_runner_killed_in_the_middle;
@@ -32,7 +32,7 @@ from pathlib import Path
 
 from storage.atomic import write_bytes, writing
 from storage.layout import Layout
-from tasks.runtime.engine import (
+from tasks.host.engine import (
     EngineError,
     GuardedProcess,
     ask_server,
@@ -414,7 +414,7 @@ def run(serving: Serving) -> int:
 
     Raises
     ------
-    ServeError, tasks.runtime.engine.EngineError, storage.errors.StorageError
+    ServeError, tasks.host.engine.EngineError, storage.errors.StorageError
         If a part does not start, or keeps ending; everything is stopped then.
     """
     if serving.runner_only and not prefect_address():

@@ -14,10 +14,10 @@ from storage.errors import InputError
 from tasks.datasets.registration import ensure_registered, find_dataset
 from tasks.experiments.point_results import PointResult, point_result
 from tasks.experiments.specifications import Block, Plot, Point, SweepSpec
+from tasks.host.cluster import over_cluster, task_runner
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.identity import code_version, identity
 from tasks.release.admission import charging_only
-from tasks.runtime.cluster import over_cluster, task_runner
 from tasks.runtime.progress import report_progress
 from tasks.runtime.settings import current_layout, current_root
 from tasks.runtime.standing import AGAIN, note_elsewhere

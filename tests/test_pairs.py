@@ -31,7 +31,7 @@ from tasks.accounts.reports import budget_report
 from tasks.exports.archive import export_run
 from tasks.exports.verifying import verify
 from tasks.federation.coordinator import Federated
-from tasks.runtime.cluster import security
+from tasks.host.cluster import security
 from tasks.runtime.settings import current_layout, isolated_root
 from tasks.tracking.results import RunResult, append_result
 from tests.support.chains import charges, configured, digests, followed, ingest_private

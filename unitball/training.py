@@ -27,10 +27,10 @@ from storage.layout import path_component
 from storage.ledger.charges import DEFAULT_RELATION, PERSON, ROW, Cap
 from tasks.accounts.ledger import open_ledger
 from tasks.datasets.registration import ensure_registered, find_dataset
+from tasks.host.engine import on_running_server, quick_flows
 from tasks.planning.configuration import TrainingConfig
 from tasks.release.preflight import require_feasible
 from tasks.release.prices import price_of, with_epsilon
-from tasks.runtime.engine import on_running_server, quick_flows
 from tasks.runtime.settings import ROOT_VARIABLE, current_layout, current_root, isolated_root, restoring
 from tasks.runtime.stores import forget_ledger
 from tasks.tracking.results import Proved, RunResult, shown_metric

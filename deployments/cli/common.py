@@ -173,7 +173,7 @@ def _say_what_is_waited_for(stage: str, label: str, _share: float | None) -> Non
 @contextmanager
 def running(title: str, *, stages: Collection[str] | None = None) -> Iterator[None]:
     """Show progress, with the engine ready; flows are imported within, since Prefect reads its settings at import."""
-    from tasks.runtime.engine import prepare_engine, quick_flows
+    from tasks.host.engine import prepare_engine, quick_flows
 
     with progress(title, stages=stages):
         report_progress("engine", "starting")

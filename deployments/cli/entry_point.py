@@ -225,7 +225,7 @@ def explain(error: BaseException) -> tuple[int, str]:
     from dpalgos.parameters import ParameterError
     from dpalgos.secure.primitives import SecureAggregationError
     from storage.errors import InputError, PriceError, RefusedError, SecretError, StorageError
-    from tasks.runtime.engine import EngineError
+    from tasks.host.engine import EngineError
 
     # In order: the first class that fits decides. A secret that is missing or that others can read is for its owner
     # to put right, like any bad input.
@@ -279,8 +279,8 @@ def _prefects_failure(error: BaseException) -> str | None:
     status = getattr(getattr(error, "response", None), "status_code", None)
     if type(error).__name__ != "PrefectHTTPStatusError" or status is None or status < 500:
         return None
+    from tasks.host.engine import is_full
     from tasks.runtime import standing
-    from tasks.runtime.engine import is_full
     from tasks.runtime.settings import current_root
 
     said = f"Prefect's server failed ({status})"

@@ -29,9 +29,9 @@ from dpalgos.guarantees import RELATIONS, Neighbours
 from dpalgos.parameters import ParameterError
 from storage.atomic import write_bytes
 from storage.errors import InputError, RefusedError
+from tasks.host.cluster import require_scheduler
 from tasks.planning.configuration import TrainingConfig
 from tasks.runtime import standing
-from tasks.runtime.cluster import require_scheduler
 from tasks.runtime.progress import report_progress
 from tasks.runtime.settings import current_layout
 

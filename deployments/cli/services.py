@@ -157,7 +157,7 @@ def worker(
     root: RootOption = None,
 ) -> None:
     """Start a worker of a scheduler; it needs the same root (a shared file system); until Ctrl-C."""
-    from tasks.runtime.cluster import await_scheduler
+    from tasks.host.cluster import await_scheduler
 
     use_root(root)
     await_scheduler(address, waiting=lambda: typer.echo(f"waiting: for a scheduler at {address}", err=True))
@@ -170,7 +170,7 @@ def _serve_dask(part: str, root: Path | None, *address: str, **options: object) 
     Scheduler and worker unpickle it in their event loops, and a loop that waits for imports answers nobody: on a slow
     machine that takes longer than the half minute after which Dask gives a connection up.
     """
-    from tasks.runtime.cluster import NO_DASHBOARD, security
+    from tasks.host.cluster import NO_DASHBOARD, security
 
     use_root(root)
     secured = security(current_layout())

@@ -232,10 +232,10 @@ def compare(
 
 
 def _run(configs: Sequence[TrainingConfig], title: str, *, yes: bool, dask: str | None = None) -> list[RunResult]:
-    from tasks.runtime.engine import started_ahead
+    from tasks.host.engine import started_ahead
 
     with started_ahead(current_root(), beside="tasks.release.preflight"):
-        from tasks.runtime.cluster import over_cluster, require_scheduler, task_runner
+        from tasks.host.cluster import over_cluster, require_scheduler, task_runner
 
         require_scheduler(dask)
         plans = _agreed_plans(configs, yes=yes)
@@ -773,7 +773,7 @@ def serve(dataset: _Dataset, roster: _Roster, root: RootOption = None) -> None:
         raise InputError(
             "PREFECT_API_URL is not set; name the coordinator's Prefect server (and PREFECT_API_AUTH_STRING)"
         )
-    from tasks.runtime.engine import keep_quiet
+    from tasks.host.engine import keep_quiet
     from tasks.runtime.settings import use_own_temporary_folder
 
     keep_quiet()
@@ -830,7 +830,7 @@ def federate(
     """Train one model over separate parties: all reserve, all commit, no row leaves its party; log the model."""
     if measure_on is not None and not config.evaluation:
         raise ParameterError("--measure-on says on what the model is measured, and --no-evaluation measures nothing")
-    from tasks.runtime.engine import keep_quiet
+    from tasks.host.engine import keep_quiet
     from tasks.runtime.services import running_servers, use_own_server
 
     os.environ.setdefault("PREFECT_API_URL", running_servers(current_root()).get("prefect", ""))

@@ -1,1 +1,1 @@
-"""Roots, settings, the engine, caching, retries."""
+"""What the core needs of its place: roots, settings, stores, caching, retries, events."""

@@ -21,8 +21,8 @@ from storage.errors import InputError, StorageError, first_line
 from storage.layout import Layout
 from storage.refs import DatasetRef
 from storage.secrets import root_name
+from tasks.host.engine import prepare_tracking
 from tasks.release.readiness import needing, require
-from tasks.runtime.engine import prepare_tracking
 from tasks.runtime.settings import current_root, has_own_database, refusal, server_address, use_tracking_uri
 from tasks.runtime.stores import open_model_records
 

@@ -36,7 +36,7 @@ def no_engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     def give_up(*_: object) -> None:
         raise _HangingError
 
-    monkeypatch.setattr("tasks.runtime.engine.prepare_engine", start)
+    monkeypatch.setattr("tasks.host.engine.prepare_engine", start)
     before = signal.signal(signal.SIGALRM, give_up)
     yield
     signal.alarm(0)

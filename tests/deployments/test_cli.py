@@ -911,7 +911,7 @@ def test_a_prefect_server_that_fails_says_whether_the_disk_is_full_and_what_was_
         raise PrefectHTTPStatusError("Server error '500'", request=answer.request, response=answer)
 
     monkeypatch.setattr("tasks.accounts.reports.budget_report", fail)
-    monkeypatch.setattr("tasks.runtime.engine.is_full", lambda place: full)
+    monkeypatch.setattr("tasks.host.engine.is_full", lambda place: full)
     # What other tests' commands have charged in this process is none of this one's.
     monkeypatch.setattr("tasks.runtime.standing._record", standing._Record())
     outcome = commands("budget", "digits")

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from deployments import serving
-from tasks.runtime.engine import prefect_database
+from tasks.host.engine import prefect_database
 from tasks.runtime.services import credentials
 from tests.support.command_line import CommandLine
 from tests.support.engines import Engine

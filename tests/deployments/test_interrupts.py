@@ -17,7 +17,7 @@ import pytest
 
 from deployments.cli import stopping
 from tasks.accounts.ledger import open_ledger
-from tasks.runtime.engine import prefect_database
+from tasks.host.engine import prefect_database
 from tasks.runtime.services import credentials
 from tests.support.command_line import CommandLine, Outcome, start_command
 from tests.support.engines import Engine

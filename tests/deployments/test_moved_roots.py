@@ -19,7 +19,7 @@ from storage.errors import StorageError
 from storage.layout import Layout
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
-from tasks.runtime.places import settle
+from tasks.host.places import settle
 from tests.support import forks
 from tests.support.command_line import CommandLine
 from tests.support.engines import Engine

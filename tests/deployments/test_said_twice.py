@@ -93,7 +93,7 @@ def test_neither_of_two_wins_quietly(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
-    monkeypatch.setattr("tasks.runtime.engine.prepare_engine", _no_engine)
+    monkeypatch.setattr("tasks.host.engine.prepare_engine", _no_engine)
     monkeypatch.setattr("deployments.serving.run", _no_engine)
     monkeypatch.setattr("tasks.auditing.subjects.audit_all", _no_engine)
     files = {

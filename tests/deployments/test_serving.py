@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from deployments.serving import ServeError, Serving
-from tasks.runtime import process_guard
+from tasks.host import process_guard
 from tasks.runtime.services import credentials_file
 from tests.support.command_line import CommandLine
 from tests.support.nights import by_night

@@ -16,8 +16,8 @@ import pytest
 from deployments.serving import Serving, unit_of
 from deployments.tidying import remove_deleted_runs, remove_old_results
 from storage.layout import Layout
-from tasks.runtime import engine
-from tasks.runtime.engine import GuardedProcess, prefect_database
+from tasks.host import engine
+from tasks.host.engine import GuardedProcess, prefect_database
 from tasks.runtime.settings import own_database
 from tests.support.command_line import CommandLine
 from tests.support.engines import Engine

@@ -15,9 +15,9 @@ from deployments.cli.entry_point import FAILED, explain
 from storage.columns.declarations import declared_texts
 from storage.errors import InputError
 from tasks import releases
+from tasks.host import cluster, engine
+from tasks.host.cluster import NoSchedulerError, await_scheduler
 from tasks.release.metrics import Evaluation
-from tasks.runtime import cluster, engine
-from tasks.runtime.cluster import NoSchedulerError, await_scheduler
 
 Disk = namedtuple("Disk", "total used free")
 

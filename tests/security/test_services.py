@@ -23,7 +23,7 @@ import pytest
 from deployments.specifications import read_deployments
 from storage.errors import InputError
 from storage.layout import Layout
-from tasks.runtime.engine import prefect_database
+from tasks.host.engine import prefect_database
 from tasks.runtime.services import credentials
 from tests.support.engines import Engine
 from tests.support.serving import Served, processes_of, receiving, wait_for

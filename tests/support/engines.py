@@ -18,8 +18,8 @@ import pytest
 
 from storage.atomic import locked_file
 from storage.layout import Layout
-from tasks.runtime import engine_process
-from tasks.runtime.engine import prefect_database, prepare_tracking
+from tasks.host import engine_process
+from tasks.host.engine import prefect_database, prepare_tracking
 from tasks.runtime.services import credentials
 from tasks.runtime.settings import has_own_database, recorded_server
 from tests.support.processes import clean_environment
@@ -27,7 +27,7 @@ from tests.support.processes import clean_environment
 _SERVE = """
 import os, sys
 from pathlib import Path
-from tasks.runtime import engine
+from tasks.host import engine
 # It runs no flow: what a run imports, it needs not.
 engine._import_ahead = lambda: None
 engine.prepare_engine(Path(sys.argv[1]))

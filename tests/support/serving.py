@@ -23,8 +23,8 @@ from typing import Any
 import yaml
 
 from deployments import serving
+from tasks.host import process_guard
 from tasks.planning.asked import FIELDS
-from tasks.runtime import process_guard
 from tasks.runtime.services import Credentials, credentials
 
 REPOSITORY = Path(serving.__file__).parents[1]

@@ -35,8 +35,8 @@ from tasks.federation.messages import (
     identity_key,
 )
 from tasks.federation.party import Party
+from tasks.host.engine import _QUIET, keep_quiet
 from tasks.release.storing import read_release
-from tasks.runtime.engine import _QUIET, keep_quiet
 from tasks.runtime.settings import current_layout, isolated_root
 from tests.tasks.federation.conftest import LOGGED
 from tests.tasks.federation.test_federation import Federation, _OneByOne, answered, changed, forged, taken_elsewhere

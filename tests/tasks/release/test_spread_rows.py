@@ -24,12 +24,12 @@ from storage.objects import objects_of
 from storage.refs import ShardRef, Visibility
 from storage.shards import write_shards
 from storage.source import Block, Source
+from tasks.host.cluster import security
+from tasks.host.dask_workers import SharedSums
 from tasks.planning.releases import PlannedRelease
 from tasks.release import seen_rows
 from tasks.release.redaction import RedactedError
 from tasks.release.seen_rows import parts_of, rows_of
-from tasks.runtime.cluster import security
-from tasks.runtime.dask_workers import SharedSums
 from tests.support.object_store import running_object_store, use_object_store
 from tests.support.untraced import untraced
 

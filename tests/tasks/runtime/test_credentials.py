@@ -13,7 +13,7 @@ import pytest
 
 from storage.errors import SecretError, StorageError
 from storage.layout import SERVED_VARIABLE, Layout
-from tasks.runtime.engine import being_served, on_running_server
+from tasks.host.engine import being_served, on_running_server
 from tasks.runtime.services import (
     USER,
     credentials,
@@ -124,7 +124,7 @@ def test_only_a_server_that_runs_is_found(layout: Layout, monkeypatch: pytest.Mo
     with on_running_server(layout.root) as found:
         assert not found
     serving = (
-        "import sys, time, pathlib; from tasks.runtime.engine import being_served\n"
+        "import sys, time, pathlib; from tasks.host.engine import being_served\n"
         "with being_served(pathlib.Path(sys.argv[1])): print('serving', flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", serving, str(layout.root)], stdout=subprocess.PIPE) as process:

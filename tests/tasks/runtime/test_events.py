@@ -16,7 +16,7 @@ from tasks.runtime.settings import EMBEDDED_VARIABLE, record_servers
 HOLD = """
 import sys
 from pathlib import Path
-from tasks.runtime.engine import being_served
+from tasks.host.engine import being_served
 with being_served(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()

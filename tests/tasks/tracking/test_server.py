@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from storage.layout import Layout
-from tasks.runtime.engine import prepare_tracking
+from tasks.host.engine import prepare_tracking
 from tasks.runtime.settings import TrackingError, isolated_root, own_database, server_address, use_tracking_uri
 from tasks.tracking.runs import (
     PARENT,

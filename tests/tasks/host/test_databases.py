@@ -12,8 +12,8 @@ from storage.layout import Layout
 from storage.ledger.charges import Cap
 from storage.ledger.ledger import Ledger
 from storage.ledger.moving import make_databases
+from tasks.host.places import settle
 from tasks.runtime import stores
-from tasks.runtime.places import settle
 from tasks.runtime.settings import PARTS, DatabaseServer, ledger_url, recorded_server
 from tasks.runtime.stores import open_ledger_database, use_database_server
 from tests.support.ledgers import SumOfEpsilons, release, request, spent

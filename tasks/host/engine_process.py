@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from storage.atomic import locked_file, sync
-from tasks.runtime.places import settle
+from tasks.host.places import settle
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine

@@ -18,7 +18,7 @@ basic-auth``, whose password a wrapper sets.
 - process managers (``honcho``, ``supervisor``, ``circus``): after ``kill -9`` of the manager everything it had started
   goes on.
 
-*What is kept by hand here*, and what fails without it (:mod:`tasks.runtime.engine_process` and
+*What is kept by hand here*, and what fails without it (:mod:`tasks.host.engine_process` and
 ``deployments/serving.py`` have the rest):
 
 - :func:`prepare_engine`, databases, server and imports side by side: one after the other they take the sum; together
@@ -26,10 +26,10 @@ basic-auth``, whose password a wrapper sets.
 - :func:`wait_for_server`, one request on a port that is open already: Prefect's own way asks ten times a second; the
   end of a server that does not start is known at once;
 - :func:`quick_flows`: each run waits up to a second for the heartbeat thread;
-- ``marked_runs`` and ``crash_interrupted_runs`` of ``tasks/runtime/interrupted.py``:
+- ``marked_runs`` and ``crash_interrupted_runs`` of ``tasks/host/interrupted.py``:
   test_only_runs_of_dead_processes_are_called_crashed, test_the_runner_killed_in_the_middle,
   test_a_killed_command_leaves_no_server_and_no_run_that_runs_for_ever;
-- :class:`GuardedProcess` and ``tasks/runtime/process_guard.py``: test_the_leash_ends_the_whole_process_group, and the
+- :class:`GuardedProcess` and ``tasks/host/process_guard.py``: test_the_leash_ends_the_whole_process_group, and the
   last one above;
 - ``use_own_server`` of ``tasks/runtime/services.py``: test_the_secret_is_shown_to_the_roots_own_server_only.
 """
@@ -60,8 +60,8 @@ from pathlib import Path
 from storage.atomic import writing
 from storage.errors import StorageError
 from storage.layout import SERVED_VARIABLE, Layout
-from tasks.runtime import engine_process, process_guard
-from tasks.runtime.places import settle
+from tasks.host import engine_process, process_guard
+from tasks.host.places import settle
 from tasks.runtime.services import Credentials, credentials, running_servers, served_lock, use_own_server
 from tasks.runtime.settings import (
     EMBEDDED_VARIABLE,
@@ -243,7 +243,7 @@ def _environment(root: Path) -> dict[str, str]:
         settings |= {
             "PREFECT_HOME": str(home),
             "PREFECT_SERVER_DATABASE_CONNECTION_URL": server.database("prefect", "asyncpg") if server else file,
-            # A file is made before it is served (:mod:`tasks.runtime.engine_process`): a server need not look again.
+            # A file is made before it is served (:mod:`tasks.host.engine_process`): a server need not look again.
             "PREFECT_SERVER_DATABASE_MIGRATE_ON_START": str(server is not None).lower(),
         }
     return settings
@@ -527,7 +527,7 @@ def prepare_engine(root: Path) -> None:
         _settle(root)
     wait_for_server(begun.asked, begun.server)
     _servers[root] = begun.server
-    from tasks.runtime import interrupted
+    from tasks.host import interrupted
 
     if interrupted.has_dead_processes(root):
         from prefect.client.orchestration import get_client
@@ -546,7 +546,7 @@ def quick_flows() -> Iterator[None]:
     """
     from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
-    from tasks.runtime.interrupted import marked_runs
+    from tasks.host.interrupted import marked_runs
 
     embedded = os.environ.get(EMBEDDED_VARIABLE) and _own_server_wanted()
     with ExitStack() as stack:

@@ -25,8 +25,8 @@ from prefect.context import TagsContext
 
 from storage.errors import StorageError
 from storage.layout import Layout
-from tasks.runtime import engine, engine_process, interrupted
-from tasks.runtime.engine import (
+from tasks.host import engine, engine_process, interrupted
+from tasks.host.engine import (
     EngineError,
     GuardedProcess,
     ask_server,
@@ -61,7 +61,7 @@ RUN = """
 import os, sys
 os.environ["UNITBALL_ROOT"] = sys.argv[1]
 from pathlib import Path
-from tasks.runtime.engine import prepare_engine, quick_flows
+from tasks.host.engine import prepare_engine, quick_flows
 prepare_engine(Path(sys.argv[1]))
 from prefect import flow, task
 @task
@@ -220,7 +220,7 @@ def test_killed_in_its_first_migration(tmp_path: Path, package: str, size: int) 
 _MADE = """
 import sqlite3, sys, time
 from pathlib import Path
-from tasks.runtime.engine_process import make_database
+from tasks.host.engine_process import make_database
 def migrate(path):
     with sqlite3.connect(path) as connection:
         connection.execute("CREATE TABLE made (step)")
@@ -529,7 +529,7 @@ def schema_of(database: Path) -> dict[str, object]:
 def test_a_new_database_has_the_schema_that_prefects_own_command_makes(tmp_path: Path) -> None:
     home = {**os.environ, "PREFECT_HOME": str(tmp_path / "home")}
     ours, theirs = tmp_path / "ours.db", tmp_path / "theirs.db"
-    code = "import sys, pathlib, tasks.runtime.engine_process as e; e.migrate_prefect(pathlib.Path(sys.argv[1]))"
+    code = "import sys, pathlib, tasks.host.engine_process as e; e.migrate_prefect(pathlib.Path(sys.argv[1]))"
     subprocess.run([sys.executable, "-c", code, ours], env=home, check=True)
     url = {"PREFECT_SERVER_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{theirs}"}
     command = [sys.executable, "-m", "prefect", "server", "database", "upgrade", "--yes"]

@@ -13,7 +13,7 @@ from distributed import Client, get_worker
 from distributed import TimeoutError as NotInTime
 from prefect_dask import DaskTaskRunner
 
-from tasks.runtime.dask_workers import SharedSums
+from tasks.host.dask_workers import SharedSums
 from tasks.runtime.progress import WAITING, WORKERS, report_progress
 
 # How often it is looked whether a worker has come, after the first look, which most find one at.

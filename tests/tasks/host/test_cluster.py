@@ -28,9 +28,8 @@ from storage.errors import InputError, SecretError
 from storage.layout import Layout
 from tasks.accounts.ledger import open_ledger
 from tasks.experiments.specifications import SweepSpec
-from tasks.planning.configuration import TrainingConfig
-from tasks.runtime import cluster
-from tasks.runtime.cluster import (
+from tasks.host import cluster
+from tasks.host.cluster import (
     NO_DASHBOARD,
     ClusterError,
     certificate,
@@ -39,6 +38,7 @@ from tasks.runtime.cluster import (
     security,
     task_runner,
 )
+from tasks.planning.configuration import TrainingConfig
 from tasks.runtime.progress import WAITING, WORKERS, listen
 from tasks.runtime.standing import AGAIN, stands
 from tasks.runtime.workers import workers_at_hand

@@ -31,7 +31,7 @@ from cryptography.x509.oid import NameOID
 from storage.atomic import write_once, writing
 from storage.errors import InputError, SecretError, first_line
 from storage.layout import Layout
-from tasks.runtime.engine import EngineError
+from tasks.host.engine import EngineError
 from tasks.runtime.settings import current_layout
 from tasks.runtime.standing import stands
 
@@ -238,7 +238,7 @@ def task_runner(layout: Layout, workers: int | None, dask: str | None) -> TaskRu
         return threads(workers)
     require_scheduler(dask)
     secured = security(layout)
-    from tasks.runtime.dask_runner import WaitingTaskRunner
+    from tasks.host.dask_runner import WaitingTaskRunner
 
     if dask != "local":
         runner = WaitingTaskRunner(address=dask, client_kwargs={"security": secured})

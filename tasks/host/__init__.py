@@ -1,0 +1,1 @@
+"""What runs the steps: Prefect's and MLflow's servers and databases, their processes, Dask."""
