@@ -33,7 +33,7 @@ from tasks.preparation.prepare import (
     whole,
 )
 from tasks.records import record
-from tasks.release.admission import require_admissible
+from tasks.release.admission import require_plan_admissible
 from tasks.release.metrics import Evaluation
 from tasks.releases import (
     aggregate,
@@ -120,7 +120,7 @@ def _on_record(prepared: PreparedNight) -> PreparedRun:
     """
     night: PreparedRun = prepared
     while isinstance(night, PreparedNight):
-        require_admissible(night.plan, night.shards.all)
+        require_plan_admissible(night.plan, night.shards.all)
         if record_night(night):
             break
         # Rows have arrived since the plan was made.

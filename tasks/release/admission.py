@@ -151,32 +151,39 @@ def _saying_what_is_left(account: str) -> Iterator[None]:
         raise refusal.leaving("" if left is None else left.said) from None
 
 
-def require_admissible(plan: RunPlan, shards: Sequence[ShardRef]) -> None:
-    """Refuse what :func:`admit` would refuse of a whole plan, from references alone; nothing is charged.
-
-    Raises
-    ------
-    RefusedError, ParameterError
-        As :func:`admit` does.
-    """
-    ledger = open_ledger()
-    readers = _admissible(ledger, plan.releases, shards, plan.system, plan.sound_counterpart)
-    if readers:
-        ledger.require_affordable(_request(readers, plan.system, ledger))
-
-
-def require_room(releases: Sequence[PlannedRelease], shards: Sequence[ShardRef], *, run: str) -> None:
+def require_admissible(
+    releases: Sequence[PlannedRelease],
+    shards: Sequence[ShardRef],
+    *,
+    run: str,
+    sound_counterpart: str | None = None,
+) -> None:
     """Refuse what :func:`admit` would refuse of releases, from references alone; nothing is charged.
 
+    Parameters
+    ----------
+    releases : sequence of PlannedRelease
+        Charged together.
+    shards : sequence of ShardRef
+    run : str
+        For people: what runs.
+    sound_counterpart : str, optional
+        What a refusal of an unproved ``run`` names in its place.
+
     Raises
     ------
     RefusedError, ParameterError
         As :func:`admit` does.
     """
     ledger = open_ledger()
-    readers = _admissible(ledger, releases, shards, run, None)
+    readers = _admissible(ledger, releases, shards, run, sound_counterpart)
     if readers:
         ledger.require_affordable(_request(readers, run, ledger))
+
+
+def require_plan_admissible(plan: RunPlan, shards: Sequence[ShardRef]) -> None:
+    """Refuse what :func:`admit_plan` would refuse: :func:`require_admissible` of a plan's releases."""
+    require_admissible(plan.releases, shards, run=plan.system, sound_counterpart=plan.sound_counterpart)
 
 
 def request_of(plan: RunPlan, *, unpaid: bool = False) -> PlanRequest | None:

@@ -25,7 +25,7 @@ from tasks.planning.releases import PlannedRelease
 from tasks.planning.rows import Partition
 from tasks.preparation.paid_counts import NAME, counted_columns
 from tasks.preparation.partitions import make_partition, plan_partition, shards_of
-from tasks.release.admission import admit, request_for, require_room
+from tasks.release.admission import admit, request_for, require_admissible
 from tasks.release.door import make_release
 from tasks.release.prices import DESCRIPTION_EPSILON, Price, price_of_requests
 from tasks.release.storing import read_release, stored_release
@@ -188,14 +188,14 @@ def require_affordable(plan: CountsPlan) -> None:
     if plan.paid:
         return
     try:
-        _require_room(plan)
+        _require_admissible(plan)
     except OverspendError as refusal:
         left = OneMore(epsilon=_largest(plan), delta=plan.planned.delta, run=f"one more release of {_RUN}")
         raise refusal.leaving(left.said, left.epsilon) from None
 
 
-def _require_room(plan: CountsPlan) -> None:
-    require_room([plan.planned], shards_of(plan.partition).training, run=_RUN)
+def _require_admissible(plan: CountsPlan) -> None:
+    require_admissible([plan.planned], shards_of(plan.partition).training, run=_RUN)
 
 
 def _largest(plan: CountsPlan) -> float:
@@ -204,7 +204,7 @@ def _largest(plan: CountsPlan) -> float:
 
     def fits(epsilon: float) -> bool:
         try:
-            _require_room(plan_counts(plan.dataset, epsilon, delta=plan.planned.delta, trust=trust))
+            _require_admissible(plan_counts(plan.dataset, epsilon, delta=plan.planned.delta, trust=trust))
         except (RefusedError, ParameterError):
             return False
         return True

@@ -26,7 +26,7 @@ from tasks.planning.plans import RunPlan
 from tasks.planning.releases import PlannedRelease
 from tasks.planning.rows import MappedRows, NormalisedRows
 from tasks.preparation.mapped_rows import PublicView, are_kept, has_room, is_worth_keeping, part_of
-from tasks.preparation.prepare import whole
+from tasks.preparation.prepare import PreparedRun, whole
 from tasks.preparation.public_maps import are_features_kept, are_made, encoding, found_map, public_maps_of
 from tasks.release.preflight import require_feasible
 from tasks.release.prices import Price, price_of, with_epsilon
@@ -285,28 +285,60 @@ def expect_run(config: TrainingConfig) -> Expectation:
         run.
     """
     prepared = whole(require_feasible(with_epsilon(config, find_dataset(config.dataset))))
-    plan, shards, layout = prepared.plan, prepared.shards.all, current_layout()
-    nodes = [one for one in prepared.nodes.values() if isinstance(one, NormalisedRows | MappedRows)]
-    missing = [one for one in nodes if one.rows.name == config.dataset and not _is_stored(one)]
-    seen = [one for one in missing if isinstance(one, MappedRows) and not _has_room(one)]
-    undealt = not all(layout.shard(shard.party, shard.partition, shard.dataset.version).exists() for shard in shards)
-    views = _views(plan, shards)
-    reading = [one for one in prepared.nodes.values() if isinstance(one, PlannedRelease) and one.reads_rows]
-    store = open_releases()
+    plan, releases = prepared.plan, open_releases()
+    reading = [node for node in prepared.nodes.values() if isinstance(node, PlannedRelease) and node.reads_rows]
+    # What measures is no work of training's, and is stored like the rest.
+    keys = {release.key for release in (*reading, *plan.releases) if release.reads_rows}
+    before = _before_releases(prepared)
     return expect(
         plan,
-        shards[0].dataset,
-        writes_rows=len(missing) > len(seen) or undealt,
+        prepared.shards.all[0].dataset,
+        writes_rows=before.written,
         limit=kept_memory(),
         cores=cores(),
-        mapped=views.kept,
-        mapped_again=views.anew or any(one.maps for one in seen),
+        mapped=before.kept,
+        mapped_again=before.anew,
         charged=len(open_ledger().charged(release.key for release in plan.releases if release.reads_rows)),
-        # What measures is no work of training's, and is stored like the rest.
-        stored={one.key for one in (*reading, *plan.releases) if one.reads_rows and store.exists(one.key)},
-        nights=[one for one in reading if isinstance(one, PlannedNight)],
+        stored={key for key in keys if releases.exists(key)},
+        nights=[release for release in reading if isinstance(release, PlannedNight)],
         price=price_of([prepared]),
     )
+
+
+class _Before(NamedTuple):
+    """What becomes of a run's rows before its releases read them.
+
+    Attributes
+    ----------
+    written : bool
+        Whether rows are written: normalised, mapped or partitioned.
+    kept : bool
+        Whether they are kept as the plan's public maps show them.
+    anew : bool
+        Whether they are mapped anew whenever they are read.
+    """
+
+    written: bool
+    kept: bool
+    anew: bool
+
+
+def _before_releases(prepared: PreparedRun) -> _Before:
+    """Return what becomes of a run's rows before its releases, from what is stored and which room there is."""
+    shards = prepared.shards.all
+    views = _views(prepared.plan, shards)
+    nodes = [node for node in prepared.rows.values() if isinstance(node, NormalisedRows | MappedRows)]
+    missing = [node for node in nodes if node.rows.name == prepared.config.dataset and not _is_stored(node)]
+    without_room = [node for node in missing if isinstance(node, MappedRows) and not _has_room(node)]
+    return _Before(
+        written=len(missing) > len(without_room) or not all(map(_is_written, shards)),
+        kept=views.kept,
+        anew=views.anew or any(node.maps for node in without_room),
+    )
+
+
+def _is_written(shard: ShardRef) -> bool:
+    return current_layout().shard(shard.party, shard.partition, shard.dataset.version).exists()
 
 
 def _is_stored(node: NormalisedRows | MappedRows) -> bool:

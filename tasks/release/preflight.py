@@ -10,7 +10,7 @@ from tasks.accounts.room import OneMore, largest_that_fits, most_that_fits, one_
 from tasks.accounts.terms import tenth
 from tasks.planning.configuration import TrainingConfig
 from tasks.preparation.prepare import AwaitingPartition, Prepared, prepare, whole
-from tasks.release.admission import require_admissible
+from tasks.release.admission import require_plan_admissible
 from tasks.runtime.stores import open_catalog
 
 # A replicate that nobody asks for, so that what was paid already is no answer.
@@ -52,7 +52,7 @@ def require_feasible(config: TrainingConfig) -> Prepared:
     if isinstance(prepared, AwaitingPartition):
         return prepared
     try:
-        require_admissible(prepared.plan, prepared.shards.all)
+        require_plan_admissible(prepared.plan, prepared.shards.all)
     except OverspendError as refusal:
         account = open_catalog().account_of(config.dataset)
         if config.epsilon is None or config.horizon is not None:
@@ -116,7 +116,7 @@ def _largest(config: TrainingConfig) -> float:
     def fits(epsilon: float) -> bool:
         try:
             tried = whole(prepare(config.model_copy(update={"epsilon": epsilon})))
-            require_admissible(tried.plan, tried.shards.all)
+            require_plan_admissible(tried.plan, tried.shards.all)
         except (InputError, ParameterError, RefusedError, SecureAggregationError):
             return False
         return True
