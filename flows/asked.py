@@ -11,7 +11,7 @@ from prefect import flow
 from prefect.futures import PrefectFuture
 from prefect.runtime import flow_run
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
-from pydantic import Field, WithJsonSchema
+from pydantic import BaseModel, Field, WithJsonSchema
 
 from dpalgos.parameters import ParameterError
 from flows import batch_scoring as scoring
@@ -56,8 +56,9 @@ class Called:
 _AS_SAID = WithJsonSchema({})
 
 
-def _field(name: str, **said: Any) -> Any:
-    return Field(json_schema_extra=form_of(TrainingConfig, name, **said))
+def _of(model: type[BaseModel], name: str, **said: Any) -> Any:
+    """Return a field of a form, from the model's own of that name but for what is said here."""
+    return Field(json_schema_extra=form_of(model, name, **said))
 
 
 def _said(title: str, description: str, kind: str = "string", **more: Any) -> Any:
@@ -82,34 +83,46 @@ _MORE = _said(
     task_runner=cast(TaskRunner[PrefectFuture[Any]], ThreadPoolTaskRunner(max_workers=4)),
 )
 def train(
-    dataset: Annotated[str, _AS_SAID, _field("dataset", description="The data set to train on.")],
+    dataset: Annotated[str, _AS_SAID, _of(TrainingConfig, "dataset", description="The data set to train on.")],
     epsilon: Annotated[
         float | None,
         _AS_SAID,
-        _field(
-            "epsilon", description="What the run may cost: smaller protects more. Needed unless nothing draws noise."
+        _of(
+            TrainingConfig,
+            "epsilon",
+            description="What the run may cost: smaller protects more. Needed unless nothing draws noise.",
         ),
     ] = None,
     algorithm: Annotated[
         str | None,
         _AS_SAID,
-        _field("algorithm", description="What trains. The command: unitball algorithms, says what is proved of each."),
+        _of(
+            TrainingConfig,
+            "algorithm",
+            description="What trains. The command: unitball algorithms, says what is proved of each.",
+        ),
     ] = "unitball",
     trust: Annotated[
         str | None,
         _AS_SAID,
-        _field("trust", description="Whom the parties trust: each itself alone, sums only, or one curator."),
+        _of(
+            TrainingConfig, "trust", description="Whom the parties trust: each itself alone, sums only, or one curator."
+        ),
     ] = None,
     features: Annotated[
         str | None,
         _AS_SAID,
-        _field("features", description="A public map of each row first, such as hog or scattering for pictures."),
+        _of(
+            TrainingConfig,
+            "features",
+            description="A public map of each row first, such as hog or scattering for pictures.",
+        ),
     ] = None,
     name: Annotated[str | None, _AS_SAID, _NAME] = None,
     seed: Annotated[
         int | None,
         _AS_SAID,
-        _field("seed", description="Repeats a run on public rows to the bit; private rows take none."),
+        _of(TrainingConfig, "seed", description="Repeats a run on public rows to the bit; private rows take none."),
     ] = None,
     more: Annotated[dict[str, Any], _AS_SAID, _MORE] = {},  # noqa: B006  # Prefect reads the default, and nobody changes it
 ) -> RunResult:
@@ -144,10 +157,6 @@ def train(
     return result
 
 
-def _of_sweep(name: str, **said: Any) -> Any:
-    return Field(json_schema_extra=form_of(SweepSpec, name, **said))
-
-
 @flow(
     name="sweep",
     description="Train many times on one grid, each point once.",
@@ -156,16 +165,16 @@ def _of_sweep(name: str, **said: Any) -> Any:
     task_runner=threads(),
 )
 def sweep(
-    name: Annotated[str, _AS_SAID, _of_sweep("name", description="What to call the sweep.")],
+    name: Annotated[str, _AS_SAID, _of(SweepSpec, "name", description="What to call the sweep.")],
     set: Annotated[  # as a specification in YAML calls it
-        dict[str, Any], _of_sweep("set", title="Set", description="Options that all runs share, by name, as JSON.")
+        dict[str, Any], _of(SweepSpec, "set", title="Set", description="Options that all runs share, by name, as JSON.")
     ],
     grid: Annotated[
         dict[str, Any],
         _AS_SAID,
-        _of_sweep("grid", title="Grid", description="Options that vary, each with its values, as JSON."),
+        _of(SweepSpec, "grid", title="Grid", description="Options that vary, each with its values, as JSON."),
     ],
-    workers: Annotated[int | None, _AS_SAID, _of_sweep("workers")] = None,
+    workers: Annotated[int | None, _AS_SAID, _of(SweepSpec, "workers")] = None,
     more: Annotated[
         dict[str, Any],
         _AS_SAID,
@@ -183,10 +192,6 @@ def sweep(
     return sweeping.sweep.fn(validated(SweepSpec, asked, more))
 
 
-def _of_audit(name: str, **said: Any) -> Any:
-    return Field(json_schema_extra=form_of(AuditRequest, name, **said))
-
-
 @flow(
     name="privacy-audit",
     description="Measure what algorithms leak, on synthetic rows, against what is proved or claimed of them.",
@@ -194,14 +199,14 @@ def _of_audit(name: str, **said: Any) -> Any:
     persist_result=False,
 )
 def audit(
-    algorithm: Annotated[str | None, _AS_SAID, _of_audit("algorithm")] = None,
-    epsilon: Annotated[float | None, _AS_SAID, _of_audit("epsilon")] = None,
-    delta: Annotated[float | None, _AS_SAID, _of_audit("delta")] = None,
-    neighbours: Annotated[str | None, _AS_SAID, _of_audit("neighbours")] = None,
-    trials: Annotated[int, _AS_SAID, _of_audit("trials")] = 1000,
-    canaries: Annotated[int, _AS_SAID, _of_audit("canaries")] = 200,
-    chain_trials: Annotated[int, _AS_SAID, _of_audit("chain_trials")] = 24,
-    seed: Annotated[int | None, _AS_SAID, _of_audit("seed", title="Seed")] = None,
+    algorithm: Annotated[str | None, _AS_SAID, _of(AuditRequest, "algorithm")] = None,
+    epsilon: Annotated[float | None, _AS_SAID, _of(AuditRequest, "epsilon")] = None,
+    delta: Annotated[float | None, _AS_SAID, _of(AuditRequest, "delta")] = None,
+    neighbours: Annotated[str | None, _AS_SAID, _of(AuditRequest, "neighbours")] = None,
+    trials: Annotated[int, _AS_SAID, _of(AuditRequest, "trials")] = 1000,
+    canaries: Annotated[int, _AS_SAID, _of(AuditRequest, "canaries")] = 200,
+    chain_trials: Annotated[int, _AS_SAID, _of(AuditRequest, "chain_trials")] = 24,
+    seed: Annotated[int | None, _AS_SAID, _of(AuditRequest, "seed", title="Seed")] = None,
 ) -> list[Examined]:
     """Audit as :func:`flows.privacy_audit.privacy_audit` does.
 
@@ -217,10 +222,6 @@ def audit(
     return privacy_audit.privacy_audit.fn(validated(AuditRequest, asked))
 
 
-def _of_scoring(name: str, **said: Any) -> Any:
-    return Field(json_schema_extra=form_of(ScoringRequest, name, **said))
-
-
 @flow(
     name="batch-scoring",
     description="Predict the rows of a file with a registered model; it costs no budget.",
@@ -228,11 +229,11 @@ def _of_scoring(name: str, **said: Any) -> Any:
     persist_result=False,
 )
 def score(
-    model: Annotated[str, _AS_SAID, _of_scoring("model")],
-    input: Annotated[str, _AS_SAID, _of_scoring("input")],  # as `unitball predict` calls it
-    id_column: Annotated[str | None, _AS_SAID, _of_scoring("id_column")] = None,
-    prefer_champion: Annotated[bool, _AS_SAID, _of_scoring("prefer_champion")] = False,
-    coverage: Annotated[float | None, _AS_SAID, _of_scoring("coverage")] = None,
+    model: Annotated[str, _AS_SAID, _of(ScoringRequest, "model")],
+    input: Annotated[str, _AS_SAID, _of(ScoringRequest, "input")],  # as `unitball predict` calls it
+    id_column: Annotated[str | None, _AS_SAID, _of(ScoringRequest, "id_column")] = None,
+    prefer_champion: Annotated[bool, _AS_SAID, _of(ScoringRequest, "prefer_champion")] = False,
+    coverage: Annotated[float | None, _AS_SAID, _of(ScoringRequest, "coverage")] = None,
 ) -> str:
     """Score as :func:`flows.batch_scoring.batch_scoring` does.
 
@@ -251,10 +252,6 @@ def score(
     return scoring.batch_scoring.fn(validated(ScoringRequest, asked))
 
 
-def _of_comparison(name: str) -> Any:
-    return Field(json_schema_extra=form_of(ComparisonRequest, name))
-
-
 @flow(
     name="champion-comparison",
     description="Compare a version of a model with the champion of its name, on held-out rows.",
@@ -262,9 +259,9 @@ def _of_comparison(name: str) -> Any:
     persist_result=False,
 )
 def compare(
-    model: Annotated[str, _AS_SAID, _of_comparison("model")],
-    epsilon: Annotated[float | None, _AS_SAID, _of_comparison("epsilon")] = None,
-    promote: Annotated[bool | None, _AS_SAID, _of_comparison("promote")] = None,
+    model: Annotated[str, _AS_SAID, _of(ComparisonRequest, "model")],
+    epsilon: Annotated[float | None, _AS_SAID, _of(ComparisonRequest, "epsilon")] = None,
+    promote: Annotated[bool | None, _AS_SAID, _of(ComparisonRequest, "promote")] = None,
 ) -> Comparison:
     """Compare as :func:`flows.comparison.champion_comparison` does.
 
