@@ -276,7 +276,8 @@ def test_a_scheduler_that_is_killed_in_the_middle_of_a_run(unitball: CommandLine
         address = scheduler.stdout.readline().split()[1]
         run = started(start_command(unitball.root, *train, "--dask", address))
         assert run.stderr is not None
-        assert run.stderr.readline().startswith("waiting: the scheduler has no worker yet")
+        said = next(line for line in run.stderr if not line.startswith("price: "))
+        assert said.startswith("waiting: the scheduler has no worker yet")
         assert open_ledger().charges("clinic-2026") == [], "workers are waited for before anything is charged"
         command = [sys.executable, "-c", _HELD, str(marker), "dask", "worker", address, "--threads", "1"]
         with (tmp_path / "worker.txt").open("w") as output:
