@@ -15,7 +15,7 @@ import pytest
 
 from flows import comparison, federated_training
 from storage.errors import RefusedError
-from tasks.runtime import engine
+from tasks.host import engine
 from tasks.runtime.steps import inline
 
 
