@@ -123,6 +123,14 @@ class FileMap(ABC):
             If the file says no such map.
         """
 
+    def output_dimension(self, features: RowFeatures, dimension: int) -> int:
+        """Return the number of features of the finished map, which is not made; ``features`` is what was read."""
+        return features.dimension
+
+    def finished(self, features: RowFeatures, dimension: int) -> RowFeatures:
+        """Return the map that rows pass, made of what was read; reads no row. By default it is what was read."""
+        return features
+
     @abstractmethod
     def outside(self, content: bytes) -> str:
         """Return whose rows the guarantee leaves out because of the file, as a code (:mod:`dpalgos.sentences`)."""

@@ -29,10 +29,10 @@ class RandomProcess(ABC):
         """Return images (count, channels, height, width) twice, each time changed anew by what means nothing."""
 
 
-def drawn_pairs(
+def drawn_images(
     processes: Sequence[str], count: int, shape: tuple[int, int, int], random: np.random.Generator
 ) -> Iterator[tuple[Images, Images]]:
-    """Yield ``count`` pairs as rows (·, channels · height · width) of norm 1, as many of each registered process.
+    """Yield ``count`` pairs of images (·, channels, height, width), as many of each registered process.
 
     They come block by block, process by process.
 
@@ -47,8 +47,15 @@ def drawn_pairs(
     for name, start, end in zip(processes, ends, ends[1:], strict=False):
         process = lookup("processes", name)()
         for first in range(start, end, _BLOCK):
-            pair = process.pairs(min(_BLOCK, end - first), *shape, random)
-            yield unit_rows(pair[0].reshape(len(pair[0]), -1)), unit_rows(pair[1].reshape(len(pair[1]), -1))
+            yield process.pairs(min(_BLOCK, end - first), *shape, random)
+
+
+def drawn_pairs(
+    processes: Sequence[str], count: int, shape: tuple[int, int, int], random: np.random.Generator
+) -> Iterator[tuple[Images, Images]]:
+    """Yield the pairs of :func:`drawn_images` as rows (·, channels · height · width) of norm 1."""
+    for pair in drawn_images(processes, count, shape, random):
+        yield unit_rows(pair[0].reshape(len(pair[0]), -1)), unit_rows(pair[1].reshape(len(pair[1]), -1))
 
 
 @register("processes", "strokes")

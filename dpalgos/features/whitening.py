@@ -393,12 +393,21 @@ class PublicWhitening(ImageMap):
         shape = self.sizes(dimension)
         pairs = drawn_pairs(self.processes, self.images, shape, np.random.default_rng(self.seed))
         blocks = getattr(inner, "blocks", (inner.dimension,))
-        return WhitenedFeatures.of(inner, *self._directions(inner.transform, pairs, blocks))
+        return WhitenedFeatures.of(inner, *self.directions(inner.transform, pairs, blocks))
 
-    def _directions(
+    def directions(
         self, features: Callable[[Floats], Floats], pairs: Iterable[tuple[Floats, Floats]], blocks: Sequence[int]
     ) -> tuple[Floats, Floats]:
-        """Return mean (p,) and basis (p, k) from the features of the pairs."""
+        """Return mean (p,) and basis (p, k) from the features of pairs of synthetic images.
+
+        Parameters
+        ----------
+        features : callable
+            Maps rows (m, d) to (m, p).
+        pairs : iterable of (rows (m, d), rows (m, d))
+        blocks : sequence of int
+            Numbers of features of the maps that they come from, which are brought to equal mean norm; p together.
+        """
         count, size, ends = 0, sum(blocks), np.cumsum(blocks)[:-1]
         within, every = np.zeros((size, size)), np.zeros((size, size))
         mean, norms = np.zeros(size), np.zeros(len(blocks))

@@ -118,9 +118,9 @@ def map_in_file(feature: FeatureStep) -> RowFeatures:
     spec, path = feature.algorithm, Path(feature.file)
     encoder: FileMap = construct(lookup(spec.kind, spec.name), spec.name, spec.parameters)
     features = encoder.read(_content(path, encoder.largest), feature.takes)
-    if _file_identity(spec.name, features, feature.takes) != feature.key:
+    if _file_identity(spec, features, feature.takes) != feature.key:
         raise InputError(f"{path} is no longer the file that the run was planned with: start the run again")
-    return features
+    return encoder.finished(features, feature.takes)
 
 
 def make_mapped(node: MappedRows) -> DatasetRef:
@@ -298,22 +298,24 @@ def _from_file(dataset: DatasetRef, name: str, file: str, parameters: dict[str, 
     content = _content(path, encoder.largest)
     features = encoder.read(content, dataset.dimension)
     outside = encoder.outside(content)
+    spec = AlgorithmSpec("encoders", name, parameters)
     return FeatureStep(
-        key=_file_identity(name, features, dataset.dimension),
+        key=_file_identity(spec, features, dataset.dimension),
         label=name,
-        dimension=features.dimension,
+        dimension=encoder.output_dimension(features, dataset.dimension),
         **_taking(dataset),
-        algorithm=AlgorithmSpec("encoders", name, parameters),
+        algorithm=spec,
         # Whoever makes the map may stand in another folder.
         file=str(path.absolute()),
         outside=outside,
     )
 
 
-def _file_identity(name: str, features: RowFeatures, dimension: int) -> str:
-    # The map's arrays hold the file, so that the outside code's digest and the identity are of the same bytes.
+def _file_identity(spec: AlgorithmSpec, features: RowFeatures, dimension: int) -> str:
+    # The map's arrays hold the file, so that the outside code's digest and the identity are of the same bytes. What is
+    # made of it on the way to the finished map is said by the parameters.
     digest = ReleaseStore.digest_of({}, features.arrays())
-    return identity(map=[name, digest, dimension], code=code_version(lookup("encoders", name)))
+    return identity(map=[spec.name, dict(spec.parameters), digest, dimension], code=code_version(*spec.classes()))
 
 
 def _content(path: Path, largest: int) -> bytes:

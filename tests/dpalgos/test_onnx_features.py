@@ -8,9 +8,13 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
+from PIL import Image
 
-from dpalgos.features import onnx as module
+from dpalgos.features import onnx_sessions
+from dpalgos.features._onnx_process import POOLS, resampling
 from dpalgos.features.onnx import OnnxEncoder, OnnxFeatures
+from dpalgos.features.random_images import drawn_images
+from dpalgos.features.whitening import PublicWhitening
 from dpalgos.models import decode
 from dpalgos.parameters import ParameterError
 from dpalgos.sentences import sentence
@@ -41,9 +45,20 @@ def test_gives_what_the_model_gives(kind: int, batch: int | str, random: np.rand
     assert made.transform(rows[:0]).shape == (0, 4)
 
 
-def test_no_row_has_a_part_in_anothers_features(random: np.random.Generator) -> None:
+MIXING = {
+    "softmax over the batch": [("Softmax", ["x"], ["y"], {"axis": 0})],
+    "less the batch's mean": [("ReduceMean", ["x"], ["m"], {"axes": [0]}), ("Sub", ["x", "m"], ["y"], {})],
+    "quantised by the batch's range": [
+        ("DynamicQuantizeLinear", ["x"], ["q", "scale", "zero"], {}),
+        ("DequantizeLinear", ["q", "scale", "zero"], ["y"], {}),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", sorted(MIXING))
+def test_no_row_has_a_part_in_anothers_features(name: str, random: np.random.Generator) -> None:
     """The model mixes whatever is in one batch; run as a batch, one row would move every other row's features."""
-    mixing = model([("Softmax", ["x"], ["y"], {"axis": 0})], PLAIN, {"y": (FLOAT, ["rows", 6])})
+    mixing = model(MIXING[name], PLAIN, {"y": (FLOAT, ["rows", 6])})
     made, rows = encoder(mixing), random.normal(size=(8, 6))
     changed = rows.copy()
     changed[0] += 3.0
@@ -51,6 +66,147 @@ def test_no_row_has_a_part_in_anothers_features(random: np.random.Generator) -> 
     session = onnxruntime.InferenceSession(mixing, providers=["CPUExecutionProvider"])
     batched = [session.run(None, {"x": each.astype(np.float32)})[0] for each in (rows, changed)]
     assert not np.allclose(batched[0][1:], batched[1][1:])
+
+
+def test_any_number_of_processes_gives_the_same_bits(
+    monkeypatch: pytest.MonkeyPatch, random: np.random.Generator
+) -> None:
+    """Also for a row that takes more memory than a further process may have: it runs in the first."""
+    large = model(
+        [
+            ("Slice", ["x", "zero", "one", "axis"], ["n"], {}),
+            ("Cast", ["n"], ["count"], {"to": INTEGER}),
+            ("Reshape", ["count", "flat"], ["size"], {}),
+            ("ConstantOfShape", ["size"], ["many"], {}),
+            ("ReduceSum", ["many"], ["sum"], {"keepdims": 1}),
+            ("Add", ["x", "sum"], ["y"], {}),
+        ],
+        PLAIN,
+        {"y": (FLOAT, ["rows", 6])},
+        {name: np.array([value]) for name, value in (("zero", 0), ("one", 1), ("axis", 1), ("flat", 1))},
+    )
+    rows = random.normal(size=(70, 6))
+    rows[:, 0] = 10.0
+    # 192 MB: more than half of 256 MiB, and less than the whole.
+    rows[[3, 40, 69], 0] = 48_000_000.0
+    monkeypatch.setattr(onnx_sessions, "memory_limit", lambda: 0)
+    found = []
+    for count in (1, 2, 3):
+        onnx_sessions.sessions.cache_clear()
+        monkeypatch.setattr(onnx_sessions, "cores", lambda count=count: count)
+        found.append(encoder(large).transform(rows))
+    assert found[0].any(axis=1).all()
+    assert np.array_equal(found[0], found[1])
+    assert np.array_equal(found[0], found[2])
+    onnx_sessions.sessions.cache_clear()
+
+
+IMAGES: Ports = {"x": (FLOAT, ["rows", 3, 4, 5])}
+AS_IS = model([("Flatten", ["x"], ["y"], {})], IMAGES, {"y": (FLOAT, ["rows", 60])})
+
+
+@pytest.mark.parametrize(("size", "wanted"), [(8, 20), (20, 8), (7, 7), (1, 3), (28, 224)])
+def test_images_are_resized_as_pillow_does(size: int, wanted: int, random: np.random.Generator) -> None:
+    pixels = random.uniform(size=(size, size)).astype(np.float32)
+    found = resampling(size, wanted) @ pixels @ resampling(size, wanted).T
+    expected = np.asarray(Image.fromarray(pixels).resize((wanted, wanted), Image.Resampling.BILINEAR))
+    np.testing.assert_allclose(found, expected, atol=2e-6)
+
+
+def test_images_are_resized_copied_and_scaled_by_channel(random: np.random.Generator) -> None:
+    given = {"resize": [4, 5], "mean": [0.1, 0.2, 0.3], "deviation": [0.5, 1.0, 2.0], "whiten": False}
+    grey, colour = random.uniform(size=(5, 36)), random.uniform(size=(5, 108))
+    for rows, channels in ((grey, 1), (colour, 3)):
+        pixels = rows.reshape(5, channels, 6, 6)
+        small = resampling(6, 4) @ pixels @ resampling(6, 5).T
+        scaled = (small - np.array([0.1, 0.2, 0.3])[:, None, None]) / np.array([0.5, 1.0, 2.0])[:, None, None]
+        found = encoder(AS_IS, rows.shape[1], **given).transform(rows)
+        np.testing.assert_allclose(found, unit(scaled.reshape(5, 60)), atol=1e-6)
+    one = encoder(AS_IS, 36, resize=[4, 5], mean=[0.5], deviation=[0.25], whiten=False).transform(grey)
+    plain = encoder(AS_IS, 36, resize=[4, 5], whiten=False).transform(grey)
+    assert not np.allclose(one, plain)
+
+
+NETWORK = model(
+    [
+        ("Conv", ["x", "W"], ["z"], {"name": "conv", "pads": [1, 1, 1, 1]}),
+        ("Relu", ["z"], ["r"], {"name": "relu"}),
+        ("NoSuchOperator", ["r"], ["y"], {"name": "head"}),
+    ],
+    IMAGES,
+    {"y": (FLOAT, ["rows", 10])},
+    {"W": np.random.default_rng(1).normal(size=(6, 3, 3, 3)).astype(np.float32)},
+)
+"""Its last operator is known to nothing, so that the model runs only where it is cut before."""
+
+
+@pytest.mark.parametrize(("layer", "pool", "size"), [("relu", "mean", 6), ("r", "max", 6), ("z", None, 120)])
+def test_a_model_is_cut_behind_a_layer_and_pooled(
+    layer: str, pool: str | None, size: int, random: np.random.Generator
+) -> None:
+    rows = random.uniform(size=(4, 60))
+    made = encoder(NETWORK, 60, layer=layer, pool=pool, whiten=False)
+    ends = model(
+        [("Conv", ["x", "W"], ["z"], {"pads": [1, 1, 1, 1]}), ("Relu", ["z"], ["r"], {})],
+        IMAGES,
+        {"z": (FLOAT, ["rows", 6, 4, 5]), "r": (FLOAT, ["rows", 6, 4, 5])},
+        {"W": np.random.default_rng(1).normal(size=(6, 3, 3, 3)).astype(np.float32)},
+    )
+    session = onnxruntime.InferenceSession(ends, providers=["CPUExecutionProvider"])
+    whole = session.run(["z" if layer == "z" else "r"], {"x": rows.reshape(4, 3, 4, 5).astype(np.float32)})[0]
+    expected = whole.reshape(4, -1) if pool is None else getattr(whole, pool)(axis=(2, 3))
+    assert made.dimension == size
+    np.testing.assert_allclose(made.transform(rows), unit(expected), atol=1e-6)
+    again = decode(made.kind, made.arrays())
+    assert np.array_equal(again.transform(rows), made.transform(rows))
+
+
+def test_tokens_are_pooled_over_their_axis(random: np.random.Generator) -> None:
+    tokens = random.normal(size=(1, 5, 3))
+    assert np.array_equal(POOLS["first"](tokens), tokens[:, 0])
+    np.testing.assert_allclose(POOLS["mean"](tokens), tokens.mean(axis=1))
+    for name, shape in (("first", (1, 3, 2, 2)), ("mean", (1, 3))):
+        with pytest.raises(ValueError, match="shape"):
+            POOLS[name](np.zeros(shape))
+
+
+def test_layers_are_listed_with_their_shapes() -> None:
+    put, outputs, layers = onnx_sessions.layers_of(AS_IS)
+    assert (put.name, put.shape[1:]) == ("x", (3, 4, 5))
+    assert [each.name for each in outputs] == ["y"]
+    assert [(each.name, each.kind, each.shape[1:]) for each in layers] == [("y", "Flatten", (60,))]
+
+
+def test_features_are_whitened_by_synthetic_images_alone(random: np.random.Generator) -> None:
+    """As the registered whitening does it; without a row, the same each time; off where it is said."""
+    rows, given = random.uniform(size=(6, 60)), {"layer": "r", "image": [3, 4, 5]}
+    whitening = {"images": 300, "components": 7, "seed": 3}
+    built = OnnxEncoder(**given, whitening=whitening)
+    plain = built.read(NETWORK, 60)
+    assert (plain.dimension, built.output_dimension(plain, 60)) == (120, 7)
+    made = built.finished(plain, 60)
+    assert made.dimension == 7
+    pairs = drawn_images(("dead-leaves",), 300, (3, 4, 5), np.random.default_rng(3))
+    pixels = [tuple(np.clip(images, 0, 1).reshape(len(images), -1) for images in pair) for pair in pairs]
+    whitener = PublicWhitening(components=7, images=300)
+    mean, basis = whitener.directions(plain.transform, pixels, [120])  # type: ignore[arg-type]  # pairs
+    np.testing.assert_allclose(made.transform(rows), unit((plain.transform(rows) - mean) @ basis), atol=1e-9)
+    assert np.array_equal(made.transform(rows), built.finished(built.read(NETWORK, 60), 60).transform(rows))
+    again = decode(made.kind, made.arrays())
+    assert np.array_equal(again.transform(rows), made.transform(rows))
+    off = OnnxEncoder(**given, whiten=False)
+    assert off.finished(off.read(NETWORK, 60), 60).dimension == off.output_dimension(plain, 60) == 120
+    flat = OnnxEncoder()
+    read = flat.read(linear_model(WEIGHTS), 6)
+    assert flat.finished(read, 6) is read, "rows that are no images are not whitened"
+
+
+def test_a_row_that_fails_stays_zero_behind_the_whitening() -> None:
+    root = model([("Log", ["x"], ["l"], {}), ("Flatten", ["l"], ["y"], {})], IMAGES, {"y": (FLOAT, ["rows", 60])})
+    built = OnnxEncoder(whitening={"images": 100, "components": 3})
+    made, rows = built.finished(built.read(root, 60), 60), np.full((2, 60), 0.5)
+    rows[0, 0], rows[1] = -1.0, np.linspace(0.1, 0.9, 60)
+    assert (made.transform(rows).any(axis=1) == [False, True]).all()
 
 
 def test_images_keep_their_shape(random: np.random.Generator) -> None:
@@ -143,6 +299,15 @@ BAD: dict[str, tuple[bytes, dict[str, Any], str]] = {
         {},
         "randomness",
     ),
+    "an unknown layer": (linear_model(WEIGHTS), {"layer": "w"}, "no layer 'w'"),
+    "a layer and an output": (linear_model(WEIGHTS), {"layer": "z", "output": "y"}, "layer and output"),
+    "an unknown pool": (linear_model(WEIGHTS), {"pool": "median"}, "'median'.*mean"),
+    "nothing to pool": (linear_model(WEIGHTS), {"pool": "mean"}, r"no positions.*\[1, 4\]"),
+    "no image": (linear_model(WEIGHTS), {"resize": [2, 2]}, "6 per row: image, resize"),
+    "a size of nothing": (linear_model(WEIGHTS), {"resize": [0, 2]}, r"resize is \[0, 2\]"),
+    "no deviation": (linear_model(WEIGHTS), {"deviation": [0.0]}, r"deviation is \[0.0\]"),
+    "not whitened and how": (linear_model(WEIGHTS), {"whiten": False, "whitening": {"seed": 1}}, "whiten is false"),
+    "an unknown whitening": (linear_model(WEIGHTS), {"whiten": True, "whitening": {"k": 1}}, "parameter k"),
     "external data": (with_external_data(linear_model(WEIGHTS)), {}, "external data"),
 }
 
@@ -171,7 +336,7 @@ def test_external_data_is_not_read_even_where_it_is(tmp_path: Any, monkeypatch: 
 
 
 def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    module._session.cache_clear()
+    onnx_sessions.sessions.cache_clear()
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(ParameterError, match=r"'unitball\[onnx\]'"):
         encoder(linear_model(WEIGHTS))
