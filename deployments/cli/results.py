@@ -339,6 +339,29 @@ def onnx(
     )
 
 
+@models.command(epilog="Example: unitball model layers docs/examples/encoder.onnx")
+@answered
+def layers(file: Annotated[Path, typer.Argument(help="An ONNX file, as for --features onnx:FILE.")]) -> Answer:
+    """List an ONNX file's input, outputs and layers with shapes, for --features onnx:FILE (extra unitball[onnx])."""
+    from dpalgos.features.onnx_sessions import layers_of, shown
+    from storage.source import reading
+
+    with reading(file):
+        content = file.read_bytes()
+    put, outputs, found = layers_of(content)
+    named = [("input", put), *(("output", each) for each in outputs), *(("layer", each) for each in found)]
+    rows = [[kind, each.name, each.kind, shown(each.shape) if each.shape else "?"] for kind, each in named]
+    document = {
+        kind: [
+            {"name": each.name, "kind": each.kind, "shape": list(each.shape)}
+            for called, each in named
+            if called == kind
+        ]
+        for kind in ("input", "output", "layer")
+    }
+    return Answer(document, [table(["", "name", "type or operator", "shape"], rows)])
+
+
 @models.command(epilog="Example: unitball model record clinic.noisy-gd/3 --digest 9f86d081…")
 @answered
 def record(
