@@ -51,8 +51,9 @@ def resampling(size: int, wanted: int) -> _Numbers:
     scale = size / wanted
     centres = (np.arange(wanted) + 0.5) * scale
     distances = np.abs(np.arange(size) + 0.5 - centres[:, None]) / max(scale, 1.0)
-    weights = np.maximum(1.0 - distances, 0.0)
-    return weights / weights.sum(axis=1, keepdims=True)
+    weights: _Numbers = np.maximum(1.0 - distances, 0.0)
+    weights /= weights.sum(axis=1, keepdims=True)
+    return weights
 
 
 def prepared(row: NDArray[Any], wanted: dict[str, Any]) -> NDArray[Any]:

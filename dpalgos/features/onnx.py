@@ -86,8 +86,9 @@ class OnnxFeatures(RowFeatures):
         outputs = unit_rows(outputs)
         if not self.basis.size:
             return outputs
-        ran_rows = outputs.any(axis=1)
-        return np.where(ran_rows[:, None], unit_rows(row_products(outputs - self.mean, self.basis)), 0.0)
+        turned = unit_rows(row_products(outputs - self.mean, self.basis))
+        turned[np.abs(outputs).max(axis=1, initial=0.0) == 0.0] = 0.0
+        return turned
 
     def arrays(self) -> dict[str, Array]:
         """Return the file and what is done around it; mean and basis where there are any."""

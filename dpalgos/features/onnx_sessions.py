@@ -102,7 +102,8 @@ class _Session:
                 "ONNX models are run by onnxruntime, which is not installed: pip install 'unitball[onnx]'"
             )
         self._content, self._lock = content, threading.Lock()
-        self._bounds = {"memory": memory + 4 * len(content), "seconds": _SECONDS, "layer": layer, "layers": layers}
+        self._memory = memory + 4 * len(content)
+        self._bounds = {"memory": self._memory, "seconds": _SECONDS, "layer": layer, "layers": layers}
         self._end: Callable[[], object] = lambda: None
         self._start()
 
@@ -130,8 +131,7 @@ class _Session:
             self._connection.send_bytes(self._content)
             answer = json.loads(self._connection.recv_bytes())
         except (EOFError, OSError):
-            mebibytes = int(self._bounds["memory"]) >> 20
-            answer = {"failure": f"loading it takes more than {mebibytes} MiB or {_SECONDS} s, or crashes"}
+            answer = {"failure": f"loading it takes more than {self._memory >> 20} MiB or {_SECONDS} s, or crashes"}
         if "failure" in answer:
             reason = first_line(answer["failure"])
             if "xternal data" in answer["failure"]:

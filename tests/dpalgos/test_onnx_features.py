@@ -45,7 +45,7 @@ def test_gives_what_the_model_gives(kind: int, batch: int | str, random: np.rand
     assert made.transform(rows[:0]).shape == (0, 4)
 
 
-MIXING = {
+MIXING: dict[str, list[tuple[str, list[str], list[str], dict[str, Any]]]] = {
     "softmax over the batch": [("Softmax", ["x"], ["y"], {"axis": 0})],
     "less the batch's mean": [("ReduceMean", ["x"], ["m"], {"axes": [0]}), ("Sub", ["x", "m"], ["y"], {})],
     "quantised by the batch's range": [
@@ -179,7 +179,8 @@ def test_layers_are_listed_with_their_shapes() -> None:
 
 def test_features_are_whitened_by_synthetic_images_alone(random: np.random.Generator) -> None:
     """As the registered whitening does it; without a row, the same each time; off where it is said."""
-    rows, given = random.uniform(size=(6, 60)), {"layer": "r", "image": [3, 4, 5]}
+    given: dict[str, Any] = {"layer": "r", "image": [3, 4, 5]}
+    rows = random.uniform(size=(6, 60))
     whitening = {"images": 300, "components": 7, "seed": 3}
     built = OnnxEncoder(**given, whitening=whitening)
     plain = built.read(NETWORK, 60)
