@@ -28,11 +28,11 @@ from dpalgos.keystream import KeyedNoise
 from dpalgos.partitioning import Even
 from dpalgos.registry import lookup
 from dpalgos.resources import set_memory_limit
-from storage.datasets import write_dataset
 from storage.layout import Layout
 from storage.refs import Visibility
 from storage.shards import open_shard, write_shards
 from storage.source import Block, Source
+from storage.staging import staged_dataset
 
 _CLASSES, _STEPS = 10, 10
 
@@ -106,8 +106,13 @@ def main() -> None:
             parts={"train": made},
             classes=tuple(map(str, range(_CLASSES))),
         )
-        with shown("ingestion"):
-            ref = write_dataset(layout, source, name="synthetic", account="synthetic", visibility=Visibility.PUBLIC)
+        with (
+            shown("ingestion"),
+            staged_dataset(
+                layout, source, name="synthetic", account="synthetic", visibility=Visibility.PUBLIC
+            ) as staged,
+        ):
+            ref = staged.publish()
         with shown(f"partition over {arguments.parties} parties"):
             places = Even(parties=arguments.parties).assign(arguments.rows)
             assignment = {str(party): positions for party, positions in places.items()}

@@ -55,7 +55,6 @@ from dpalgos.published.smo import SecondOrder, solve
 from dpalgos.registry import lookup
 from dpalgos.resources import memory_limit, set_memory_limit
 from dpalgos.rows import ArrayRows, MappedRows
-from storage.datasets import write_dataset
 from storage.layout import Layout
 from storage.ledger.charges import Cap, PlanRequest, ReleaseCharge
 from storage.ledger.database import Memory, open_database
@@ -65,6 +64,7 @@ from storage.readers.libsvm import read_libsvm
 from storage.refs import Labels, Visibility
 from storage.rowfiles import RowFormat, RowWriter, StoredRows
 from storage.source import ReadOptions
+from storage.staging import staged_dataset
 from tasks.planning.configuration import TrainingConfig
 
 Work = Callable[[], object]
@@ -106,7 +106,8 @@ def _csv(folder: Path) -> Beside:
             source = read_csv(path, ReadOptions(schema=schema, discover=True))
             layout = Layout(Path(root))
             layout.prepare()
-            write_dataset(layout, source, name="rows", account="rows", visibility=Visibility.PUBLIC)
+            with staged_dataset(layout, source, name="rows", account="rows", visibility=Visibility.PUBLIC) as staged:
+                staged.publish()
 
     def other() -> None:
         found = arrow_csv.read_csv(path, read_options=arrow_csv.ReadOptions(autogenerate_column_names=True))

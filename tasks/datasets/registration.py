@@ -7,29 +7,23 @@ from dpalgos.accounting.spending import RESERVED
 from storage.atomic import discard, locked_directory
 from storage.catalog import Catalog, overlap_refusal
 from storage.confined import kept_memory
-from storage.datasets import (
-    IngestionReport,
-    StagedDataset,
-    confirm_registered,
-    dataset_ref,
-    fingerprints_digest,
-    ingestion_report,
-    places_before,
-    staged_dataset,
-    unregistered_versions,
-)
+from storage.datasets import IngestionReport, dataset_ref, ingestion_report
 from storage.errors import InputError, RefusedError
+from storage.history import places_before
 from storage.layout import Layout
 from storage.ledger.charges import Cap, require_cap, require_small_delta
 from storage.names import few
 from storage.pictures.places import Known
+from storage.publishing import StagedDataset, confirm_registered, unregistered_versions
 from storage.readers.by_name import BUNDLED
 from storage.readers.in_memory import FORMAT as FRAME
 from storage.readers.in_memory import DeclaredFrame, frame_source
 from storage.readers.raw_tables import expected_rows
+from storage.recognition import fingerprints_digest
 from storage.refs import DatasetRef, Visibility
 from storage.results import query_dataset
 from storage.source import ReadOptions, Source, concatenate, limited, read_source, reader_names
+from storage.staging import staged_dataset
 from tasks.datasets.horizons import arrival_of
 from tasks.datasets.request import IngestRequest
 from tasks.planning.resolution import admitted_normalisation
@@ -175,11 +169,16 @@ def ingest(
         # Compared, published and registered under one lock: of two that bring in the same rows, one finds the other's.
         locked_directory(layout.private),
     ):
-        overlapping = _overlapping(catalog, request, account, staged)
+        overlapping = _overlapping(catalog, request, account, staged) if staged.private else ()
         if staged.placed and len(catalog.registrations(request.name)) != len(known):
             # New pictures have their places after those of all versions that there are.
             raise InputError(f"another version of {request.name} was registered meanwhile; ingest this one again")
-        stored = staged.publish(previous)
+        try:
+            stored = staged.publish(previous)
+        except RefusedError:
+            if not staged.private:
+                catalog.record_refusal(request.name, account, request.visibility)
+            raise
         try:
             arrival = arrival_of(layout, catalog, request.name, stored)
             _register(catalog, request, stored, cap, overlapping, staged, rows)
@@ -242,22 +241,14 @@ def sweep_unregistered(layout: Layout, catalog: Catalog) -> int:
 
 
 def _overlapping(catalog: Catalog, request: IngestRequest, account: str, staged: StagedDataset) -> tuple[str, ...]:
-    """Return the other accounts under which some of the rows are stored; refuse, on record, where nothing admits it."""
-    others = tuple(other for other in staged.overlapping_accounts() if other != account or not staged.private)
-    undeclared = catalog.undeclared(account, others) if staged.private else list(others)
-    if not undeclared or (staged.private and request.disjoint_people):
+    """Return the other accounts under which private rows are stored; refuse, on record, where nothing admits it."""
+    others = tuple(other for other in staged.overlapping_accounts() if other != account)
+    undeclared = catalog.undeclared(account, others)
+    if not undeclared or request.disjoint_people:
         return others
     catalog.record_refusal(request.name, account, request.visibility)
-    if staged.private:
-        raise RefusedError(
-            overlap_refusal(request.name, undeclared), value=account, bound=tuple(undeclared), way_out="--account"
-        )
-    # Yes or no, never how much nor whose: the share of a set of one row is whether that row is there.
     raise RefusedError(
-        f"rows of {request.name} are private rows of this root: what was private cannot be registered as public; "
-        "use the private set",
-        value=request.visibility,
-        bound=Visibility.PRIVATE,
+        overlap_refusal(request.name, undeclared), value=account, bound=tuple(undeclared), way_out="--account"
     )
 
 

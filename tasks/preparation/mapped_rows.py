@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from dpalgos.features.public_map import RowFeatures
 from dpalgos.models import Projection
 from dpalgos.rows import Array, Features
-from storage.datasets import into_unit_ball
 from storage.errors import StorageError
 from storage.kept_rows import KeptRows, has_kept, keep_rows, open_kept, room_in_memory
 from storage.objects import objects_of
@@ -19,6 +18,7 @@ from storage.refs import DatasetRef, ShardRef
 from storage.releases import ReleaseStore
 from storage.rowfiles import StoredRows
 from storage.shards import copied_from, open_shard
+from storage.unit_ball import into_unit_ball
 from tasks.planning.identity import code_version, identity
 from tasks.planning.rows import Shards
 from tasks.preparation.partitions import HELD_OUT

@@ -7,15 +7,9 @@ import numpy as np
 from dpalgos.normalisation import Normalisation, RowMap
 from dpalgos.registry import AlgorithmSpec
 from dpalgos.rows import pieces
-from storage.datasets import (
-    has_files,
-    is_complete,
-    open_dataset,
-    require_files,
-    transform_dataset,
-    transformed_ref,
-)
+from storage.datasets import has_files, is_complete, open_dataset, require_files
 from storage.refs import DatasetRef
+from storage.transforming import transform_dataset, transformed_ref
 from tasks.planning.identity import identity, source_digest
 from tasks.planning.resolution import admitted_normalisation
 from tasks.planning.rows import NormalisedRows

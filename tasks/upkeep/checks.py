@@ -10,21 +10,17 @@ from functools import partial
 
 from storage import datasets, documents, shards
 from storage.atomic import PREFIX, clean
-from storage.datasets import (
-    dataset_ref,
-    declared_table,
-    is_complete,
-    lost_history,
-    remake_fingerprints,
-    unregistered_versions,
-)
+from storage.datasets import dataset_ref, declared_table, is_complete
 from storage.errors import InputError, RefusedError, StorageError
+from storage.history import lost_history
 from storage.kept_rows import kept_objects, remove_kept
 from storage.key_material import adopt_material, missing_material
 from storage.layout import Layout
 from storage.ledger.database import read_mark
 from storage.ledger.entries import behind_mark, check_chain, reading, writing
 from storage.objects import objects_of
+from storage.publishing import unregistered_versions
+from storage.recognition import remake_fingerprints
 from tasks.accounts.ledger import check_releases
 from tasks.datasets import schedules
 from tasks.datasets.registration import sweep_unregistered

@@ -33,10 +33,10 @@ from dpalgos.resources import memory_limit, set_memory_limit
 from storage import documents
 from storage.documents import pack_arrays, parse_json, parse_yaml, unpack_arrays
 from storage.errors import DamagedError, InputError
-from storage.refs import Visibility
 from storage.releases import ReleaseStore
 from storage.schema import load_schema
 from storage.source import ReadOptions, limited, read_source
+from tests.support.data import stored
 from tests.support.onnx_models import FLOAT, INTEGER, Ports, model
 from tests.support.untraced import calls_of, ratio
 
@@ -50,14 +50,16 @@ _INGEST = """
 import sys
 from pathlib import Path
 from storage.errors import InputError
-from storage.datasets import write_dataset
 from storage.layout import Layout
 from storage.source import ReadOptions, read_source
+from storage.staging import staged_dataset
 form, path, schema, root = sys.argv[1:]
 options = ReadOptions(discover=True, schema=Path(schema) if schema else None)
 layout = Layout(Path(root)).prepare()
 try:
-    write_dataset(layout, read_source(form, path, options), name="bomb", account="bomb", visibility="public")
+    source = read_source(form, path, options)
+    with staged_dataset(layout, source, name="bomb", account="bomb", visibility="public") as staged:
+        staged.publish()
     print("taken in")
 except InputError as error:
     print(error)
@@ -183,7 +185,6 @@ def test_bytes_are_bounded_after_decompression(name: str, whole: bool, tmp_path:
 
 
 def test_rows_are_bounded(tmp_path: Path) -> None:
-    from storage.datasets import write_dataset
     from storage.layout import Layout
 
     path = tmp_path / "rows.libsvm"
@@ -193,10 +194,10 @@ def test_rows_are_bounded(tmp_path: Path) -> None:
         source = read_source("libsvm", path, ReadOptions(discover=True))
         with limited(rows=most):
             if most == 100:
-                write_dataset(layout, source, name="rows", account="rows", visibility=Visibility.PUBLIC)
+                stored(layout, source)
                 continue
             with pytest.raises(InputError, match=r"99 train rows.*--max-rows"):
-                write_dataset(layout, source, name="rows", account="rows", visibility=Visibility.PUBLIC)
+                stored(layout, source)
 
 
 @pytest.mark.parametrize("declared", [True, False], ids=["columns", "lists"])

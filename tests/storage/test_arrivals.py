@@ -8,17 +8,17 @@ from pathlib import Path
 import numpy as np
 
 from storage.arrivals import difference
-from storage.datasets import write_dataset
 from storage.layout import Layout
-from storage.refs import DatasetRef, Visibility
+from storage.refs import DatasetRef
 from storage.source import ReadOptions, read_source
+from tests.support import data
 
 
 def stored(layout: Layout, folder: Path, rows: Sequence[tuple[int, float]]) -> DatasetRef:
     path = folder / "rows.txt"
     path.write_text("".join(f"{label} 1:{value:g} 2:0.5\n" for label, value in rows))
     source = read_source("libsvm", path, ReadOptions(dimension=2, classes=("0", "1")))
-    return write_dataset(layout, source, name="clinic", account="clinic", visibility=Visibility.PRIVATE)
+    return data.stored(layout, source, private=True, name="clinic")
 
 
 A, B, C = (0, 0.1), (1, 0.2), (0, 0.3)

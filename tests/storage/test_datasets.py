@@ -9,7 +9,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -20,26 +20,16 @@ from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 from scipy import sparse
 
-from dpalgos.normalisation import UnitNorm
-from dpalgos.rows import clip_to_unit_ball, unit_rows
-from storage import datasets, documents, rowfiles
-from storage.datasets import (
-    MANIFEST,
-    dataset_ref,
-    into_unit_ball,
-    is_complete,
-    open_dataset,
-    transform_dataset,
-    write_dataset,
-)
-from storage.errors import DamagedError, FormatVersionError, InputError, RefusedError, StorageError
+from storage import datasets, documents
+from storage.datasets import MANIFEST, dataset_ref, is_complete, open_dataset
+from storage.errors import DamagedError, FormatVersionError, InputError, StorageError
 from storage.fingerprints import row_fingerprints
 from storage.layout import Layout
-from storage.refs import DatasetRef, Labels, Visibility
+from storage.refs import DatasetRef, Labels
 from storage.rowfiles import RowFormat, RowWriter, StoredRows
 from storage.secrets import root_secret
-from storage.source import Block, Source
-from tests.support.data import files_of, flip, gathered, source_of, stored, synthetic, temporaries
+from storage.transforming import transform_dataset
+from tests.support.data import flip, gathered, source_of, stored, synthetic, temporaries
 from tests.support.stating import stating
 
 
@@ -141,142 +131,6 @@ def test_what_hardly_shrinks_is_not_compressed(tmp_path: Path) -> None:
         stored_rows = StoredRows.open(tmp_path / name, layout, writer.close())
         assert pq.ParquetFile(stored_rows.files[0]).metadata.row_group(0).column(0).compression == codec
         assert np.array_equal(np.concatenate([features for features, *_ in stored_rows.blocks()]), rows)
-
-
-def test_public_versions_are_named_by_their_content(layout: Layout, tmp_path: Path) -> None:
-    train, test = synthetic(60, 4, seed=7), synthetic(10, 4, seed=8)
-    other_root = Layout(tmp_path / "other").prepare()
-    ref = stored(layout, source_of(train, test, block=7), name="one")
-    same = stored(other_root, source_of(train, test, block=60), name="two")
-    assert same.version == ref.version
-    assert (ref.name, same.name) == ("one", "two")
-    again = stored(layout, source_of(train, test), name="three")
-    assert (again.version, again.name, again.account) == (ref.version, "three", "three")
-    assert len(list(layout.datasets.iterdir())) == 1
-    features, labels = train
-    changed = features.copy()
-    changed[30, 2] = np.nextafter(np.float32(changed[30, 2]), np.float32(9))
-    versions = {
-        ref.version,
-        stored(layout, source_of(train)).version,
-        stored(layout, source_of((changed, labels), test)).version,
-        stored(layout, source_of((features[::-1], labels[::-1]), test)).version,
-        stored(layout, source_of((features, 1 - labels), test)).version,
-        stored(layout, source_of(train, test, classes=("1", "0"))).version,
-        stored(layout, source_of(train, test, classes=("0", "1", "2"))).version,
-        stored(layout, source_of(test, train)).version,
-    }
-    assert len(versions) == 8
-
-
-def test_private_versions_are_named_at_random_and_say_nothing(layout: Layout) -> None:
-    train = synthetic(60, 4, seed=9)
-    first, second = (stored(layout, source_of(train), private=True) for _ in range(2))
-    assert first.version != second.version
-    assert len(first.version) == 32
-    public = stored(Layout(layout.root / "elsewhere").prepare(), source_of(train))
-    text = (layout.dataset(first.version) / MANIFEST).read_text()
-    assert public.version not in text
-    shown = first.model_dump_json()
-    for part in ("train",):
-        content = open_dataset(layout, first, part).content
-        assert content not in shown
-        assert content not in repr(open_dataset(layout, first, part))
-
-
-def test_the_same_private_rows_under_one_name_are_one_version(layout: Layout) -> None:
-    train = synthetic(60, 4, seed=10)
-    first = stored(layout, source_of(train), private=True)
-    assert stored(layout, source_of(train, block=60), private=True, previous=(first,)) == first
-    other = stored(layout, source_of(synthetic(60, 4, seed=11)), private=True, previous=(first,))
-    assert other != first
-    assert len(list(layout.datasets.iterdir())) == 2
-    shutil.rmtree(layout.dataset(first.version))
-    assert stored(layout, source_of(train), private=True, previous=(first,)) != first
-    assert not temporaries(layout.root)
-
-
-def test_nothing_private_is_learnt_from_rows(layout: Layout) -> None:
-    train = synthetic(20, 4, seed=12)
-    for found in ("dimension", "classes"):
-        with pytest.raises(RefusedError, check=stating(value=(found,), bound="declared", way_out=f"--{found}")):
-            stored(layout, source_of(train, found=frozenset({found})), private=True)
-    assert list(layout.datasets.iterdir()) == []
-
-
-@pytest.mark.parametrize("name", ["", "a b", "../a"])
-def test_names_are_checked(layout: Layout, name: str) -> None:
-    source = source_of(synthetic(4, 2, seed=13))
-    with pytest.raises(InputError, match=r"^data set name"):
-        write_dataset(layout, source, name=name, account="a", visibility=Visibility.PUBLIC)
-    with pytest.raises(InputError, match=r"^account"):
-        write_dataset(layout, source, name="a", account=name, visibility=Visibility.PUBLIC)
-
-
-@pytest.mark.parametrize("private", [False, True])
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e39])
-@pytest.mark.parametrize("wide", [False, True])
-def test_a_number_that_is_not_finite_is_refused_by_its_place(
-    layout: Layout, private: bool, value: float, wide: bool
-) -> None:
-    features, labels = synthetic(30, 4, seed=14)
-    features[17, 2] = value
-    given: Any = sparse.csr_matrix(features) if wide else features
-    with pytest.raises(InputError, match="row 18: feature 3"):
-        stored(layout, source_of((given, labels), sparse=wide), private=private)
-    assert list(layout.datasets.iterdir()) == []
-
-
-def test_bad_labels_are_refused_by_their_place(layout: Layout) -> None:
-    features, _ = synthetic(30, 4, seed=15)
-    with pytest.raises(InputError, match=r"row 30: label '7'.*0, 1"):
-        stored(layout, source_of((features, [0, 1] * 14 + [0, 7])))
-    with pytest.raises(InputError, match="row 1: label 'x'"):
-        stored(layout, source_of((features, [0, 1] * 15), (features, ["x"] * 30)))
-    for bad in (math.nan, math.inf, 2.5, "x"):
-        labels = np.array([0.0] * 29 + [bad], dtype=object)
-        with pytest.raises(InputError, match=rf"train row 30: label {bad!r}.*\[-1, 2\]"):
-            stored(layout, source_of((features, labels), label_range=(-1.0, 2.0)))
-
-
-@pytest.mark.parametrize("private", [False, True])
-def test_what_is_refused_is_refused_first_although_the_next_rows_are_read_beside_it(
-    layout: Layout, private: bool
-) -> None:
-    """A reader a block ahead fails, too: what is said is what was wrong with the block before, and no more is read."""
-    read = []
-
-    class Failing:
-        def __iter__(self) -> Any:
-            for number in range(4):
-                read.append(number)
-                if number == 2:
-                    raise InputError("the file ends within a row")
-                yield Block(np.full((5, 3), math.nan if number == 1 else 0.5), np.arange(5) % 2)
-
-    failing = Source(format="synthetic", place="here", dimension=3, classes=("0", "1"), parts={"train": Failing()})
-    with pytest.raises(InputError, match="row 6: feature 1"):
-        stored(layout, failing, private=private)
-    assert read == [0, 1, 2]
-    assert list(layout.datasets.iterdir()) == []
-
-
-def test_empty_and_one_class_sets_are_refused(layout: Layout) -> None:
-    features, _ = synthetic(30, 4, seed=16)
-    with pytest.raises(InputError, check=stating(value=0, bound=1)):
-        stored(layout, source_of((features[:0], [])))
-    with pytest.raises(InputError, check=stating(value=1, bound=2)):
-        stored(layout, source_of((features, [1] * 30), (features, [0, 1] * 15)))
-    # How many classes private rows hold is theirs to keep.
-    assert stored(layout, source_of((features, [0, 1] * 15), (features[:0], []))).test_rows == 0
-    assert stored(layout, source_of((features, [1] * 30)), private=True).classes == ("0", "1")
-
-
-def test_blocks_of_another_width_are_refused(layout: Layout) -> None:
-    source = source_of(synthetic(30, 4, seed=17))
-    object.__setattr__(source, "dimension", 5)
-    with pytest.raises(InputError, match="5 features"):
-        stored(layout, source)
 
 
 def test_a_part_that_is_not_there_is_named(layout: Layout) -> None:
@@ -427,50 +281,6 @@ def test_a_fingerprint_is_the_keyed_digest_of_columns_and_values_whatever_rows_a
     assert row_fingerprints(sparse.csr_matrix(features), b"k" * 32).astype("<u8").tobytes() == b"".join(expected)
 
 
-def test_what_was_private_cannot_become_public(layout: Layout) -> None:
-    features, labels = synthetic(1000, 6, seed=26)
-    fresh, _ = synthetic(1000, 6, seed=27)
-    stored(layout, source_of((features, labels)), private=True)
-    # Other labels, another order, another cut, one row over and over: still the same private rows.
-    shuffled = np.random.default_rng(28).permutation(1000)
-    for rows in (
-        features[shuffled][:100],
-        np.concatenate([features[:20]] * 5),
-        np.concatenate([fresh[:500], features]),
-    ):
-        with pytest.raises(RefusedError, match=r"synthetic.*public") as caught:
-            stored(layout, source_of((rows, np.arange(len(rows)) % 2)))
-        # Yes or no, never how much.
-        assert "%" not in str(caught.value)
-        assert not any(character.isdigit() for character in str(caught.value))
-    # Some meeting by chance is admitted: up to 1 % of the distinct rows.
-    mixed = np.concatenate([fresh[:990], features[:10]])
-    assert stored(layout, source_of((mixed, labels))).rows == 1000
-    with pytest.raises(RefusedError):
-        stored(layout, source_of((np.concatenate([fresh[:989], features[:11]]), labels)))
-    with pytest.raises(RefusedError):
-        stored(layout, source_of((fresh, labels), (features, labels)))
-    assert not temporaries(layout.root)
-
-
-def test_a_small_private_set_within_a_large_public_one_is_found(layout: Layout) -> None:
-    """One percent of either set: 20 of 5,000 public rows are all of the private ones."""
-    small, large = synthetic(20, 6, seed=26), synthetic(4980, 6, seed=27)
-    stored(layout, source_of(small), private=True)
-    with pytest.raises(RefusedError):
-        stored(layout, source_of((np.concatenate([large[0], small[0]]), np.arange(5000) % 2)))
-
-
-def test_normalised_and_test_rows_of_private_sets_cannot_become_public_either(layout: Layout) -> None:
-    train, test = synthetic(100, 6, seed=29), synthetic(100, 6, seed=30)
-    ref = stored(layout, source_of(train, test), private=True)
-    derived = transform_dataset(layout, ref, _unit, normalisation="unit-norm")
-    for part, version in (("test", ref), ("train", derived), ("test", derived)):
-        rows, labels = gathered(open_dataset(layout, version, part))
-        with pytest.raises(RefusedError):
-            stored(layout, source_of((rows, labels)))
-
-
 def test_row_fingerprints_are_no_oracle_without_the_secret(layout: Layout) -> None:
     features, labels = synthetic(50, 6, seed=31)
     ref = stored(layout, source_of((features, labels)), private=True)
@@ -486,151 +296,7 @@ def _unit(rows: NDArray[np.float64]) -> NDArray[np.float64]:
     return rows / np.where(norms > 0, norms, 1.0)
 
 
-def _exact_square(row: NDArray[np.float32]) -> float:
-    """Return the squared norm: squares of float32 are exact in float64 and fsum adds exactly."""
-    return math.fsum(float(value) ** 2 for value in row)
-
-
-def test_rounding_to_float32_does_not_leave_the_unit_ball(layout: Layout) -> None:
-    features, labels = synthetic(3000, 20, seed=33)
-    plain = _unit(features).astype(np.float32)
-    # Without the check about half of the rows are outside after rounding: the test would see it.
-    assert np.mean([_exact_square(row) > 1 for row in plain]) > 0.2
-    ref = transform_dataset(layout, stored(layout, source_of((features, labels))), _unit, normalisation="unit-norm")
-    rows, _ = gathered(open_dataset(layout, ref))
-    assert np.linalg.norm(rows, axis=1).max() <= 1
-    squares = np.array([_exact_square(row) for row in rows.astype(np.float32)])
-    assert squares.max() <= 1 + 1e-15
-    assert squares.min() > 1 - 1e-6
-    assert np.abs(rows - _unit(features)).max() < 3e-7
-
-
-@pytest.mark.parametrize("width", [7, 8192, 8193, 20_000])
-@pytest.mark.parametrize("order", ["C", "F"])
-@pytest.mark.parametrize("row_map", [into_unit_ball, UnitNorm(), clip_to_unit_ball, unit_rows])
-def test_a_row_is_mapped_alike_at_any_place(
-    row_map: Any, order: Literal["C", "F"], width: int, random: np.random.Generator
-) -> None:
-    """Where a person has more rows, those of all after stand elsewhere; bits of theirs would follow."""
-    rows = random.normal(size=(12, width))
-    whole = row_map(rows.copy(order=order))
-    for size in (1, 2, 5):
-        pieces = [row_map(rows[start : start + size].copy(order=order)) for start in range(0, len(rows), size)]
-        assert np.concatenate(pieces).tobytes() == whole.tobytes()
-
-
-@settings(max_examples=200, deadline=None)
-@given(arrays(np.float64, some.tuples(some.integers(1, 4), some.integers(1, 6)), elements=some.floats()))
-def test_into_unit_ball_is_total(rows: NDArray[np.float64]) -> None:
-    kept = rows.copy()
-    stored_rows = into_unit_ball(rows)
-    assert np.array_equal(rows, kept, equal_nan=True)
-    assert stored_rows.dtype == np.float32
-    assert np.isfinite(stored_rows).all()
-    back = stored_rows.astype(np.float64)
-    assert (np.linalg.norm(back, axis=1) <= 1 + 1e-15).all()
-    for given_row, row in zip(rows, back, strict=True):
-        if not np.isfinite(given_row).all():
-            assert not row.any()
-        elif math.hypot(*given_row) <= 1 - 1e-6:
-            assert np.array_equal(row, given_row.astype(np.float32).astype(np.float64))
-        elif np.abs(given_row).max() < 1e150:
-            assert np.allclose(row, given_row / max(1.0, math.hypot(*given_row)), atol=1e-6)
-
-
-def test_unit_vectors_stay_as_they_are() -> None:
-    assert np.array_equal(into_unit_ball(np.eye(5)), np.eye(5, dtype=np.float32))
-
-
-def test_a_derived_version_is_named_by_its_recipe(layout: Layout, tmp_path: Path) -> None:
-    train, test = synthetic(60, 4, seed=34), synthetic(10, 4, seed=35)
-    ref = stored(layout, source_of(train, test))
-    calls: list[int] = []
-
-    def counted(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-        calls.append(len(rows))
-        return _unit(rows)
-
-    first = transform_dataset(layout, ref, counted, normalisation="unit-norm")
-    assert (first.normalisation, first.rows, first.test_rows) == ("unit-norm", 60, 10)
-    assert calls == [60, 10]
-    assert transform_dataset(layout, ref, counted, normalisation="unit-norm") == first
-    assert calls == [60, 10]
-    other = Layout(tmp_path / "other").prepare()
-    elsewhere = transform_dataset(other, stored(other, source_of(train, test)), _unit, normalisation="unit-norm")
-    assert elsewhere == first
-    assert dataset_ref(layout, first.version) == first
-    body = documents.load_manifest(layout.dataset(first.version) / MANIFEST, version=1)
-    assert (body["parent"], body["recipe"]) == (ref.version, "")
-    versions = {
-        first.version,
-        transform_dataset(layout, ref, _unit, normalisation="clip").version,
-        transform_dataset(layout, ref, _unit, normalisation="unit-norm", recipe="2").version,
-        transform_dataset(layout, ref, _unit, normalisation="unit-norm", unit_ball=False).version,
-        transform_dataset(layout, first, _unit, normalisation="unit-norm").version,
-    }
-    assert len(versions) == 5
-
-
-def test_a_derived_private_version_repeats_in_its_root_and_nowhere_else(layout: Layout, tmp_path: Path) -> None:
-    train = synthetic(60, 4, seed=36)
-    ref = stored(layout, source_of(train), private=True)
-    first = transform_dataset(layout, ref, _unit, normalisation="unit-norm")
-    shutil.rmtree(layout.dataset(first.version))
-    assert transform_dataset(layout, ref, _unit, normalisation="unit-norm") == first
-    other = Layout(tmp_path / "other").prepare()
-    root_secret(other)
-    shutil.copytree(layout.dataset(ref.version), other.dataset(ref.version))
-    assert transform_dataset(other, ref, _unit, normalisation="unit-norm").version != first.version
-
-
-def test_a_map_may_misbehave(layout: Layout) -> None:
-    features, labels = synthetic(60, 4, seed=37)
-    ref = stored(layout, source_of((features, labels)), private=True)
-
-    def broken(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-        rows = rows * 100
-        rows[3] = np.nan
-        rows[4, 1] = np.inf
-        rows[5, 0] = 1e300
-        return rows
-
-    # Behind the door nothing raises because of what rows hold.
-    for unit_ball in (True, False):
-        got = gathered(
-            open_dataset(layout, transform_dataset(layout, ref, broken, normalisation="x", unit_ball=unit_ball))
-        )
-        assert not got[0][[3, 4]].any()
-        assert np.isfinite(got[0]).all()
-        assert np.array_equal(got[1], labels)
-    with pytest.raises(StorageError, match=r"'wrong'.*shape \(60, 3\).*\(60, 4\)"):
-        transform_dataset(layout, ref, lambda rows: rows[:, :3], normalisation="wrong")
-    assert not temporaries(layout.root)
-
-
-def test_sparse_sets_are_mapped_and_stay_sparse(layout: Layout) -> None:
-    matrix, labels = _wide(100, seed=38)
-    ref = stored(layout, source_of((matrix, labels), sparse=True), private=True)
-    derived = transform_dataset(layout, ref, _unit, normalisation="unit-norm")
-    rows = open_dataset(layout, derived)
-    assert rows.format.sparse
-    assert np.allclose(gathered(rows)[0], _unit(matrix.toarray().astype(np.float64)), atol=1e-6)
-
-
 def test_references_are_json_and_show_no_digest_of_private_rows(layout: Layout) -> None:
     ref = stored(layout, source_of(synthetic(60, 4, seed=39)), private=True)
     assert DatasetRef.model_validate_json(ref.model_dump_json()) == ref
     assert hash(ref) == hash(DatasetRef.model_validate_json(ref.model_dump_json()))
-
-
-def test_a_failed_write_leaves_the_root_as_it_was(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
-    stored(layout, source_of(synthetic(60, 4, seed=40)), private=True)
-    before = files_of(layout.root)
-
-    def full(*_arguments: object, **_options: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(rowfiles.RowWriter, "_write_group", full)
-    with pytest.raises(StorageError, match="No space", check=stating(way_out="--root")):
-        stored(layout, source_of(synthetic(60, 4, seed=41)), private=True)
-    assert files_of(layout.root) == before

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from storage import atomic, rowfiles
-from storage.datasets import is_complete, open_dataset, transform_dataset
+from storage.datasets import is_complete, open_dataset
 from storage.errors import StorageError
 from storage.layout import Layout
 from storage.refs import DatasetRef
@@ -21,6 +21,7 @@ from storage.releases import ReleaseStore
 from storage.results import append, query
 from storage.rowfiles import RowFormat
 from storage.shards import open_shard, write_shards
+from storage.transforming import transform_dataset
 from tests.support import forks
 from tests.support.data import gathered, source_of, stored, synthetic, temporaries
 from tests.support.forks import die, in_child, killed

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from storage.datasets import is_complete, open_dataset, open_people, people_version, transform_dataset, write_dataset
+from storage.datasets import is_complete, open_dataset, open_people, people_version
 from storage.errors import DamagedError, InputError
 from storage.layout import Layout
 from storage.people import (
@@ -24,8 +24,10 @@ from storage.people import (
     save_people,
     shares,
 )
-from storage.refs import DatasetRef, Visibility
+from storage.refs import DatasetRef
 from storage.source import ReadOptions, read_source
+from storage.transforming import transform_dataset
+from tests.support.data import stored
 from tests.support.stating import stating
 
 KEY = b"k" * 32
@@ -195,9 +197,7 @@ def _ingested(tmp_path: Path, text: str, previous: tuple[DatasetRef, ...] = (), 
     (tmp_path / "schema.yaml").write_text(schema)
     (tmp_path / "rows.csv").write_text(text)
     source = read_source("csv", tmp_path / "rows.csv", ReadOptions(schema=tmp_path / "schema.yaml"))
-    return write_dataset(
-        layout, source, name="visits", account="hospital", visibility=Visibility.PRIVATE, previous=previous
-    )
+    return stored(layout, source, private=True, name="visits", account="hospital", previous=previous)
 
 
 def test_a_version_counts_people_and_says_whose_each_row_is(tmp_path: Path) -> None:

@@ -16,11 +16,12 @@ from hypothesis import strategies as some
 from sklearn.datasets import dump_svmlight_file, load_svmlight_file
 
 from storage.cells import canonical_text
-from storage.datasets import open_dataset, transform_dataset
+from storage.datasets import open_dataset
 from storage.errors import InputError, RefusedError
 from storage.layout import Layout
 from storage.readers import libsvm
 from storage.source import ReadOptions, read_source
+from storage.transforming import transform_dataset
 from tests.support.data import gathered, stored, temporaries
 from tests.support.stating import stating
 

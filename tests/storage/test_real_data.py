@@ -79,10 +79,11 @@ CHAIN = """
 import json, sys, time
 from pathlib import Path
 import numpy as np
-from storage.datasets import transform_dataset, write_dataset
 from storage.layout import Layout
 from storage.source import ReadOptions, read_source
 from storage.shards import open_shard, write_shards
+from storage.staging import staged_dataset
+from storage.transforming import transform_dataset
 
 def unit(rows):
     norms = np.sqrt(np.einsum("ij,ij->i", rows, rows))
@@ -95,7 +96,8 @@ def timed(name, started=[time.perf_counter()]):
 
 layout = Layout(Path(sys.argv[1])).prepare()
 source = read_source("idx", sys.argv[2], ReadOptions(dimension=784, classes=tuple("0123456789")))
-ref = write_dataset(layout, source, name="mnist", account="mnist", visibility="private")
+with staged_dataset(layout, source, name="mnist", account="mnist", visibility="private") as staged:
+    ref = staged.publish()
 timed("ingest")
 unit_ref = transform_dataset(layout, ref, unit, normalisation="unit-norm")
 timed("normalise")

@@ -14,11 +14,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from storage.datasets import write_dataset
+from storage.atomic import locked_directory
 from storage.layout import Layout
+from storage.publishing import confirm_registered
 from storage.refs import DatasetRef, Visibility
 from storage.rowfiles import StoredRows
 from storage.source import Block, Source
+from storage.staging import staged_dataset
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -77,9 +79,26 @@ def synthetic(rows: int, dimension: int, seed: int, classes: int = 2) -> tuple[N
     return features, np.arange(rows) % classes
 
 
-def stored(layout: Layout, source: Source, *, private: bool = False, name: str = "rows", **more: Any) -> DatasetRef:
+def stored(
+    layout: Layout,
+    source: Source,
+    *,
+    private: bool = False,
+    name: str = "rows",
+    account: str | None = None,
+    previous: Sequence[DatasetRef] = (),
+) -> DatasetRef:
+    """Store a source as a version, as ingestion does, without registering it; its account has its name unless given."""
     visibility = Visibility.PRIVATE if private else Visibility.PUBLIC
-    return write_dataset(layout, source, name=name, account=name, visibility=visibility, **more)
+    with (
+        staged_dataset(
+            layout, source, name=name, account=name if account is None else account, visibility=visibility
+        ) as staged,
+        locked_directory(layout.private),
+    ):
+        version = staged.publish(previous)
+        confirm_registered(layout, version.version)
+        return version
 
 
 def gathered(rows: StoredRows) -> tuple[NDArray[np.float64], NDArray[np.generic]]:

@@ -12,22 +12,17 @@ import numpy as np
 import pytest
 
 from dpalgos.parameters import ParameterError
-from storage.datasets import (
-    ingestion_report,
-    is_complete,
-    lost_history,
-    open_dataset,
-    open_people,
-    remake_fingerprints,
-    transform_dataset,
-)
+from storage.datasets import ingestion_report, is_complete, open_dataset, open_people
 from storage.encoder import PictureEncoder, encoder_of
 from storage.errors import DamagedError, InputError, RefusedError
+from storage.history import lost_history
 from storage.layout import PATTERNS, PLACES
 from storage.pictures.declaration import Pixels
 from storage.readers import picture_files
+from storage.recognition import remake_fingerprints
 from storage.refs import DatasetRef, Visibility
 from storage.shards import open_shard
+from storage.transforming import transform_dataset
 from tasks.accounts.ledger import open_ledger
 from tasks.datasets.registration import describe_datasets, find_dataset, ingest
 from tasks.datasets.request import IngestRequest

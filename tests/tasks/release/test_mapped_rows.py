@@ -18,15 +18,14 @@ from dpalgos.features.whitening import PublicWhitening, WhitenedFeatures
 from dpalgos.guarantees import Setting
 from dpalgos.registry import AlgorithmSpec
 from dpalgos.rows import Rows
-from storage.datasets import write_dataset
 from storage.layout import Layout
-from storage.refs import ShardRef, Visibility
+from storage.refs import ShardRef
 from storage.shards import open_shard, write_shards
 from storage.source import Block, Source
 from tasks.preparation import mapped_rows, public_maps
 from tasks.release import seen_rows as release_rows
 from tasks.release.seen_rows import RowMaps, rows_of
-from tests.support.data import flip
+from tests.support.data import flip, stored
 
 ROWS, PIXELS, DIRECTIONS = 1100, 64, 5
 SPEC = AlgorithmSpec(
@@ -49,7 +48,7 @@ def shard(root: Path) -> ShardRef:
     images[3] = 0.0
     block = Block(images, random.integers(0, 2, ROWS))
     source = Source(format="synthetic", place="made up", dimension=PIXELS, parts={"train": [block]}, classes=("0", "1"))
-    ref = write_dataset(layout, source, name="images", account="images", visibility=Visibility.PRIVATE)
+    ref = stored(layout, source, private=True, name="images")
     return write_shards(layout, ref, {"a": np.arange(ROWS)}, "one")[0]
 
 

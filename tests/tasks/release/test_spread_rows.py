@@ -18,10 +18,9 @@ from dpalgos.projections.covariance import AnalyzeGauss
 from dpalgos.rows import SpreadRows
 from dpalgos.trainers.gradient_descent import NoisyGradientDescent
 from storage import rowfiles
-from storage.datasets import write_dataset
 from storage.layout import Layout
 from storage.objects import objects_of
-from storage.refs import ShardRef, Visibility
+from storage.refs import ShardRef
 from storage.shards import write_shards
 from storage.source import Block, Source
 from tasks.host.cluster import security
@@ -30,6 +29,7 @@ from tasks.planning.releases import PlannedRelease
 from tasks.release import seen_rows
 from tasks.release.redaction import RedactedError
 from tasks.release.seen_rows import parts_of, rows_of
+from tests.support.data import stored
 from tests.support.object_store import running_object_store, use_object_store
 from tests.support.untraced import untraced
 
@@ -106,7 +106,7 @@ def place(
         with pytest.MonkeyPatch.context() as small:
             small.setattr(rowfiles, "_PART_BYTES", 4 * 6 * 40)
             small.setattr(rowfiles, "_BLOCK_ENTRIES", 6 * 40)
-            ref = write_dataset(layout, source, name="spread", account="spread", visibility=Visibility.PRIVATE)
+            ref = stored(layout, source, private=True, name="spread")
             partitioned = {"a": np.arange(0, 180), "b": np.arange(180, 300)}
             yield layout, write_shards(layout, ref, partitioned, "even")
 
@@ -151,7 +151,7 @@ def test_one_file_is_cut_where_that_pays(
     # More rows than two blocks have.
     block = Block(random.normal(size=(17_000, 6)), random.integers(0, 2, 17_000))
     source = Source(format="synthetic", place="made up", dimension=6, parts={"train": [block]}, classes=("0", "1"))
-    ref = write_dataset(layout, source, name="one", account="one", visibility=Visibility.PRIVATE)
+    ref = stored(layout, source, private=True, name="one")
     shards = write_shards(layout, ref, {"a": np.arange(0, 17_000)}, "even")
     spread, over_workers = cluster.submit(released, shards, cut=True).result(timeout=300)
     alone, here = released(shards)
