@@ -27,9 +27,10 @@ from tasks.runtime.ending import announcing_failures
 from tasks.runtime.events import dataset_resource
 from tasks.runtime.settings import current_root
 from tasks.runtime.steps import threads
-from tasks.tracking.models import Comparison, ComparisonRequest, ScoringRequest
+from tasks.tracking.champion_comparison import ComparisonOutcome, ComparisonRequest
 from tasks.tracking.results import RunResult
 from tasks.tracking.runs import name_run
+from tasks.tracking.scoring import ScoringRequest
 
 
 class Called:
@@ -262,7 +263,7 @@ def compare(
     model: Annotated[str, _AS_SAID, _of(ComparisonRequest, "model")],
     epsilon: Annotated[float | None, _AS_SAID, _of(ComparisonRequest, "epsilon")] = None,
     promote: Annotated[bool | None, _AS_SAID, _of(ComparisonRequest, "promote")] = None,
-) -> Comparison:
+) -> ComparisonOutcome:
     """Compare as :func:`flows.comparison.champion_comparison` does.
 
     Raises

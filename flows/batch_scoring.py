@@ -4,7 +4,7 @@ from prefect import flow
 
 from tasks.records import score
 from tasks.runtime.ending import announcing_failures
-from tasks.tracking.models import ScoringRequest
+from tasks.tracking.scoring import ScoringRequest
 
 
 @flow(name="batch-scoring", flow_run_name="score with {request.model}", persist_result=False)

@@ -17,12 +17,13 @@ from tasks.records import compare_with_champion
 from tasks.rows import resolve_dataset
 from tasks.runtime.ending import announcing_failures, one_run_a_dataset, refused
 from tasks.runtime.settings import current_root
-from tasks.tracking.models import Comparison, ComparisonRequest, open_comparison, promote
+from tasks.tracking.champion_comparison import ComparisonOutcome, ComparisonRequest, open_comparison
+from tasks.tracking.promotion import promote
 from tasks.tracking.results import RunResult
 
 
 @flow(name="champion-comparison", flow_run_name="{request.model} against the champion", persist_result=False)
-def champion_comparison(request: ComparisonRequest) -> Comparison:
+def champion_comparison(request: ComparisonRequest) -> ComparisonOutcome:
     """Compare a version with the champion of its name on the newest held-out rows; promote it where that was asked.
 
     Parameters
@@ -31,7 +32,7 @@ def champion_comparison(request: ComparisonRequest) -> Comparison:
 
     Returns
     -------
-    Comparison
+    ComparisonOutcome
 
     Raises
     ------
@@ -44,11 +45,11 @@ def champion_comparison(request: ComparisonRequest) -> Comparison:
         with announcing_failures(f"unitball.model.{request.model}"):
             compared = _compared(request)
     except RefusedError as refusal:
-        return cast(Comparison, refused(refusal))
+        return cast(ComparisonOutcome, refused(refusal))
     return compared
 
 
-def _compared(request: ComparisonRequest) -> Comparison:
+def _compared(request: ComparisonRequest) -> ComparisonOutcome:
     model_comparison = open_comparison(current_root(), request.model)
     config = model_comparison.lineages[0].config
     allowed, wanted = allowed_comparison(config.dataset, config.system)

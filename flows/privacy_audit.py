@@ -12,7 +12,7 @@ from tasks.records import audit, record_audit
 from tasks.runtime.ending import EndState
 from tasks.runtime.events import Event, announce
 from tasks.runtime.settings import current_root
-from tasks.tracking.models import VIOLATION, InUse, algorithms_in_use
+from tasks.tracking.audits import VIOLATION, InUse, algorithms_in_use
 
 
 class PrivacyViolationError(Exception):

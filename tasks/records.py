@@ -26,27 +26,21 @@ from tasks.runtime.progress import report_progress
 from tasks.runtime.settings import current_root
 from tasks.runtime.steps import step
 from tasks.tracking.artifacts import show_budgets, show_figure
+from tasks.tracking.audits import note_audit
+from tasks.tracking.champion_comparison import ComparisonOutcome, ModelComparison, compare_models, record_comparison
 from tasks.tracking.flavor import Covering, predict_file, promised_by
-from tasks.tracking.models import (
-    Comparison,
-    ModelComparison,
-    ScoringRequest,
-    chosen_model,
-    compare_models,
-    find_model,
-    load_model,
-    note_audit,
-    record_comparison,
-)
+from tasks.tracking.model_files import load_model
+from tasks.tracking.model_versions import find_model
 from tasks.tracking.reporting import keep_run
 from tasks.tracking.results import Chained, RunResult
 from tasks.tracking.runs import RunReport, track_run
+from tasks.tracking.scoring import ScoringRequest, chosen_model
 
 
 @step(task_run_name="compare {model_comparison.challenger.name} with its champion", cached=False)
 def compare_with_champion(
     model_comparison: ModelComparison, shards: Shards, features: list[FeatureStep], epsilon: float | None
-) -> Comparison:
+) -> ComparisonOutcome:
     """Compare on the held-out rows and note the outcome on the version. Asked again, it charges nothing."""
     compared = compare_models(current_root(), model_comparison, shards.held_out, features, epsilon)
     record_comparison(current_root(), compared)

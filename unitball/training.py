@@ -519,7 +519,8 @@ def predict(
     storage.errors.InputError
         If there is no such model, naming those there are, or a row does not fit the schema.
     """
-    from tasks.tracking.models import find_model, load_model
+    from tasks.tracking.model_files import load_model
+    from tasks.tracking.model_versions import find_model
 
     with using_root(root):
         pipeline = load_model(current_root(), find_model(current_root(), model))

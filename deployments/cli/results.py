@@ -36,8 +36,9 @@ from storage.errors import InputError
 from tasks.runtime.settings import current_root
 
 if TYPE_CHECKING:
+    from tasks.tracking.champion_comparison import ModelComparison
     from tasks.tracking.effects import Effects
-    from tasks.tracking.models import ModelComparison, RegisteredModel
+    from tasks.tracking.model_versions import RegisteredModel
 
 Record = dict[str, Any]
 _FACTS = ("algorithm", "dataset", "trust", "config_epsilon", "epsilon_spent", "delta_spent")
@@ -247,7 +248,7 @@ def show(
     """Show the model card: trained on what, guaranteed, spent, how good, what is not covered, how to reproduce."""
     from rich.markdown import Markdown
 
-    from tasks.tracking.models import find_model
+    from tasks.tracking.model_versions import find_model
 
     if plot is not None and not effects:
         raise InputError("--plot draws what the model says about each column; add --effects")
@@ -263,7 +264,7 @@ def show(
 
 def _effects(version: RegisteredModel, plot: Path | None) -> Answer:
     """Return what a model says about each column, for free; as a figure, too, where a file is named."""
-    from tasks.tracking.models import effects_of_model
+    from tasks.tracking.model_files import effects_of_model
 
     if plot is not None and plot.exists():
         raise InputError(f"{plot} exists; name another file, or remove it first")
@@ -322,7 +323,9 @@ def onnx(
     out: Annotated[Path, typer.Option("-o", "--out", help="The file to write.")],
 ) -> Answer:
     """Write a model of rows of numbers as an ONNX graph; a table's is refused (extra unitball[onnx])."""
-    from tasks.tracking.models import find_model, guaranteed, load_model
+    from tasks.tracking.lineage import guaranteed
+    from tasks.tracking.model_files import load_model
+    from tasks.tracking.model_versions import find_model
     from tasks.tracking.onnx_export import to_onnx
 
     if out.exists():
@@ -369,7 +372,8 @@ def record(
     digest: Annotated[str, typer.Option(help="SHA-256 of its model.skops, taken where it was made.")],
 ) -> Answer:
     """Vouch for a model that this root has not logged, so that it may be loaded; says what is not known of it."""
-    from tasks.tracking.models import find_model, record_model
+    from tasks.tracking.model_files import record_model
+    from tasks.tracking.model_versions import find_model
 
     version = find_model(current_root(), model)
     unknown = record_model(current_root(), version, digest)
@@ -388,10 +392,11 @@ def promote(
     model: Annotated[str, typer.Argument(help="NAME/VERSION; a name alone is its newest version.")],
 ) -> Answer:
     """Make a version champion. It has to be proved, within its budget, audited and better than the champion."""
-    from tasks.tracking import models as registered
+    from tasks.tracking import promotion
+    from tasks.tracking.model_versions import find_model
 
-    version = registered.find_model(current_root(), model)
-    registered.promote(current_root(), version.name, version.version)
+    version = find_model(current_root(), model)
+    promotion.promote(current_root(), version.name, version.version)
     return Answer(
         {"model": version.name, "version": version.version},
         [f"{version.name} version {version.version} is now {version.name}@champion"],
@@ -409,7 +414,7 @@ def compare(
     yes: YesOption = False,
 ) -> Answer:
     """Compare a version with the champion of its name on the same held-out rows."""
-    from tasks.tracking.models import ComparisonRequest, open_comparison
+    from tasks.tracking.champion_comparison import ComparisonRequest, open_comparison
 
     request = ComparisonRequest(model=model, epsilon=epsilon, promote=promote)
     # What cannot be compared is said before an engine is started.
@@ -437,7 +442,7 @@ def _agreed_epsilon(comparison: ModelComparison, stated: float | None, *, yes: b
     from tasks.preparation.prepare import PreparedRun, prepare
     from tasks.release.admission import request_for
     from tasks.release.prices import COMPARISON_EPSILON, price_of_requests
-    from tasks.tracking.models import planned_comparison
+    from tasks.tracking.champion_comparison import planned_comparison
 
     config = comparison.lineages[0].config
     allowed, _ = allowed_comparison(config.dataset, config.system)
@@ -461,7 +466,7 @@ def rollback(
     name: Annotated[str, typer.Argument(help="A registered model.")],
 ) -> Answer:
     """Make the version champion again that was before the present one."""
-    from tasks.tracking.models import roll_back
+    from tasks.tracking.promotion import roll_back
 
     version = roll_back(current_root(), name)
     return Answer({"model": name, "version": version}, [f"{name} version {version} is {name}@champion again"])
@@ -474,7 +479,7 @@ def withdraw_audits(
     reason: Annotated[str, typer.Option(help="Why the finding was an error; it stays on record.")],
 ) -> Answer:
     """Take back what audits have refuted of an algorithm; its models may be champion after another audit."""
-    from tasks.tracking.models import withdraw_audits as withdraw
+    from tasks.tracking.audits import withdraw_audits as withdraw
 
     freed = withdraw(current_root(), algorithm, reason)
     return Answer(
@@ -515,8 +520,11 @@ def predict(
     ] = None,
 ) -> Answer:
     """Predict each row of a file; rows that the schema refuses get a reason instead of a prediction."""
+    from tasks.tracking.decisions import decision_of
     from tasks.tracking.flavor import Covering, predict_file, promised_by
-    from tasks.tracking.models import decision_of, find_model, guaranteed, load_model, trained_on_people
+    from tasks.tracking.lineage import guaranteed, trained_on_people
+    from tasks.tracking.model_files import load_model
+    from tasks.tracking.model_versions import find_model
 
     require_readable(source, "--input")
     with progress("predict"):

@@ -18,7 +18,7 @@ from tasks.auditing.figures import draw_trade_offs
 from tasks.auditing.one_run import OneRunReport, audit_in_one_run
 from tasks.auditing.systems import audit_system
 from tasks.planning.configuration import RegisteredName, RelationInForce
-from tasks.tracking.models import AUDIT_TAG, AUDITS, VIOLATION
+from tasks.tracking.audits import AUDIT_TAG, AUDITS, VIOLATION
 from tasks.tracking.runs import RunReport
 
 

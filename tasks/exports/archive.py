@@ -228,7 +228,7 @@ def export_run(run: str) -> tuple[bytes, str, str]:
     database = open_ledger_database()
     members[CHARGES] = canonical({"ledger": database.chain.ledger_id, "entries": extract(database, keys)})
     # Whoever verifies reads archives, too, and needs no libraries for models.
-    from tasks.tracking.models import audit_of
+    from tasks.tracking.audits import audit_of
 
     members[PROOF] = _proof(manifests).encode()
     members[AUDIT] = canonical(audit_of(current_root(), str(report["mlflow_run_id"] or ""), str(report["algorithm"])))
@@ -245,7 +245,7 @@ def _find(run: str) -> Json:
     records = query(current_layout(), "SELECT * FROM runs", memory=kept_memory()).to_pylist()
     means = [record for record in records if any(str(record.get(name) or "").startswith(run) for name in _NAMES)]
     if not means and not set(run) <= set(hexdigits):
-        from tasks.tracking.models import find_model
+        from tasks.tracking.model_versions import find_model
 
         logged = find_model(current_root(), run).run_id
         means = [record for record in records if record.get("mlflow_run_id") == logged]

@@ -33,7 +33,8 @@ from tasks.runtime.settings import current_layout, current_root, flow_run_page
 from tasks.runtime.stores import open_catalog
 from tasks.tracking.effect_figure import draw_effects
 from tasks.tracking.effects import EFFECTS, Effects, card_of, effects_of, of_columns
-from tasks.tracking.models import LINEAGE, champion_of, lineage_of, registered_by
+from tasks.tracking.lineage import LINEAGE, lineage_of
+from tasks.tracking.model_versions import champion_of, registered_by
 from tasks.tracking.results import (
     NOT_MEASURED,
     Chained,

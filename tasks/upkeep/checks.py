@@ -34,7 +34,8 @@ from tasks.runtime.settings import (
     require_webhook,
 )
 from tasks.runtime.stores import open_catalog, open_ledger_database, open_releases
-from tasks.tracking.models import misshown_champions, unrecorded, without_file
+from tasks.tracking.model_files import without_file
+from tasks.tracking.model_versions import misshown_champions, unrecorded
 from tasks.tracking.runs import foreign_experiments
 
 

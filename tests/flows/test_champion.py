@@ -24,21 +24,14 @@ from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
 from tasks.release.seen_rows import maps_of, rows_of
 from tasks.runtime.stores import open_model_records
-from tasks.tracking.models import (
-    Comparison,
-    ComparisonRequest,
-    ScoringRequest,
-    compare_models,
-    find_model,
-    note_audit,
-    open_comparison,
-    promote,
-    record_of,
-    roll_back,
-)
+from tasks.tracking.audits import note_audit
+from tasks.tracking.champion_comparison import ComparisonOutcome, ComparisonRequest, compare_models, open_comparison
+from tasks.tracking.model_versions import find_model, record_of
+from tasks.tracking.promotion import promote, roll_back
 from tasks.tracking.reporting import CHAMPION_LABEL, announce_trained, run_report
 from tasks.tracking.results import RunResult
 from tasks.tracking.runs import track_run, tracking_client
+from tasks.tracking.scoring import ScoringRequest
 from tests.support.chains import charges, configured, ingest_private, prepare
 from tests.support.command_line import CommandLine
 from tests.support.engines import Engine
@@ -296,5 +289,7 @@ def test_the_margin_holds_as_often_as_it_says() -> None:
 def test_an_outcome_in_a_line() -> None:
     given = {"model": "a.b", "version": "2", "champion": "1", "gain": 0.02, "margin": 0.03, "how": "300 public rows"}
     given |= {"run": "the-second", "champion_run": "the-first"}
-    assert "not shown to be better than the champion, version 1: accuracy +0.0200" in Comparison(**given).statement
-    assert Comparison(**{**given, "gain": 0.04}).better
+    assert (
+        "not shown to be better than the champion, version 1: accuracy +0.0200" in ComparisonOutcome(**given).statement
+    )
+    assert ComparisonOutcome(**{**given, "gain": 0.04}).better

@@ -12,7 +12,7 @@ from prefect.logging.handlers import APILogWorker
 
 from flows.batch_scoring import batch_scoring
 from storage.layout import Layout
-from tasks.tracking.models import ScoringRequest
+from tasks.tracking.scoring import ScoringRequest
 from tests.support.command_line import CommandLine
 from tests.support.engines import Engine
 from tests.support.leaks import found_in

@@ -13,7 +13,8 @@ from storage.errors import RefusedError
 from tasks.auditing.examination import AuditRequest
 from tasks.planning.configuration import TrainingConfig
 from tasks.runtime.settings import own_database
-from tasks.tracking.models import AUDIT_TAG, AUDITS, promote
+from tasks.tracking.audits import AUDIT_TAG, AUDITS
+from tasks.tracking.promotion import promote
 
 pytestmark = pytest.mark.usefixtures("engine")
 

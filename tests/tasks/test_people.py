@@ -42,7 +42,8 @@ from tasks.release.preflight import require_feasible
 from tasks.release.seen_rows import rows_of
 from tasks.release.storing import read_release
 from tasks.runtime.settings import current_layout, isolated_root
-from tasks.tracking.models import find_model, trained_on_people
+from tasks.tracking.lineage import trained_on_people
+from tasks.tracking.model_versions import find_model
 from tasks.tracking.reporting import run_report
 from tasks.tracking.results import append_result
 from tests.support.chains import configured, followed, prepare

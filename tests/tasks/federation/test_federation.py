@@ -55,7 +55,8 @@ from tasks.release.door import open_release
 from tasks.release.storing import read_release
 from tasks.runtime import standing
 from tasks.runtime.settings import current_layout, current_root, isolated_root
-from tasks.tracking.models import find_model, load_model
+from tasks.tracking.model_files import load_model
+from tasks.tracking.model_versions import find_model
 from tasks.tracking.reporting import keep_run
 from tasks.tracking.results import append_result
 from tasks.tracking.runs import tracking_client

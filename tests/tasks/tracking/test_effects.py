@@ -22,7 +22,9 @@ from storage.shards import open_shard
 from tasks.datasets.registration import find_dataset
 from tasks.tracking import effects as module
 from tasks.tracking.effects import MISSING, NONE, OTHER, ColumnEffect, Effects, card_of, effects_of
-from tasks.tracking.models import effects_of_model, find_model, load_model, read_lineage
+from tasks.tracking.lineage import read_lineage
+from tasks.tracking.model_files import effects_of_model, load_model
+from tasks.tracking.model_versions import find_model
 from tasks.tracking.runs import tracking_client
 from tests.support.command_line import CommandLine
 from tests.support.tables import Trained

@@ -83,8 +83,9 @@ def test_the_command_writes_a_registered_model(
 ) -> None:
     pipeline, out = model_of([], 8), tmp_path / "rows.onnx"
     version = SimpleNamespace(name="rows.erm", version=3)
-    for name, answer in (("find_model", version), ("guaranteed", ""), ("load_model", pipeline)):
-        monkeypatch.setattr(f"tasks.tracking.models.{name}", lambda *_, answer=answer: answer)
+    answers = {"model_versions.find_model": version, "lineage.guaranteed": "", "model_files.load_model": pipeline}
+    for name, answer in answers.items():
+        monkeypatch.setattr(f"tasks.tracking.{name}", lambda *_, answer=answer: answer)
     commands = CommandLine(tmp_path, capfd)
     assert commands.succeeds("model", "onnx", "rows.erm", "-o", out)["version"] == 3
     assert run(out.read_bytes(), rows_of())["prediction"].tolist() == pipeline.predict(rows_of()).tolist()

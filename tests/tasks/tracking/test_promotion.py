@@ -19,26 +19,12 @@ from tasks.datasets.registration import ensure_registered
 from tasks.runtime.settings import own_database
 from tasks.runtime.stores import open_model_records
 from tasks.tracking import flavor
-from tasks.tracking.models import (
-    AUDIT_TAG,
-    COMPARISON_TAG,
-    VIOLATION,
-    Comparison,
-    InUse,
-    RegisteredModel,
-    algorithms_in_use,
-    audit_of,
-    find_model,
-    load_model,
-    note_audit,
-    promote,
-    read_lineage,
-    record_comparison,
-    registered_by,
-    roll_back,
-    unrecorded,
-    withdraw_audits,
-)
+from tasks.tracking.audits import AUDIT_TAG, VIOLATION, InUse, algorithms_in_use, audit_of, note_audit, withdraw_audits
+from tasks.tracking.champion_comparison import COMPARISON_TAG, ComparisonOutcome, record_comparison
+from tasks.tracking.lineage import read_lineage
+from tasks.tracking.model_files import load_model
+from tasks.tracking.model_versions import RegisteredModel, find_model, registered_by, unrecorded
+from tasks.tracking.promotion import promote, roll_back
 from tasks.tracking.runs import track_run, tracking_client
 from tests.support.command_line import CommandLine
 from tests.support.engines import Engine
@@ -262,7 +248,8 @@ def test_a_version_that_takes_over_a_champions_number_is_none(models: Path, monk
     def won(version: RegisteredModel, champion: RegisteredModel) -> None:
         outcome = {"gain": 0.9, "margin": 0.1, "how": "made up", "model": version.name}
         runs = {"run": version.run_id, "champion_run": champion.run_id}
-        record_comparison(models, Comparison(version=version.version, champion=champion.version, **runs, **outcome))
+        outcome |= {"version": version.version, "champion": champion.version}
+        record_comparison(models, ComparisonOutcome(**runs, **outcome))
 
     first = train("first")
     promote(models, "digits.again", "1")
@@ -355,7 +342,7 @@ def test_what_is_checked_is_what_is_loaded(models: Path, monkeypatch: pytest.Mon
 
         return checked(path, then_swap)
 
-    monkeypatch.setattr("tasks.tracking.models.load_pipeline", swapping)
+    monkeypatch.setattr("tasks.tracking.model_files.load_pipeline", swapping)
     monkeypatch.setattr("skops.io.loads", lambda content, trusted: loaded.append(content))
     try:
         load_model(models, model)

@@ -28,7 +28,8 @@ from tasks.records import record
 from tasks.release.metrics import Evaluation
 from tasks.runtime.settings import current_layout
 from tasks.tracking import reporting
-from tasks.tracking.models import find_model, guaranteed, record_of
+from tasks.tracking.lineage import guaranteed
+from tasks.tracking.model_versions import find_model, record_of
 from tasks.tracking.reporting import run_report
 from tasks.tracking.results import RunResult, append_result, proved_of, summarise
 from tasks.tracking.runs import FACTS, PARTIES, tracking_client

@@ -18,7 +18,9 @@ from tasks.exports.archive import export_run
 from tasks.exports.verifying import verify
 from tasks.runtime.steps import inline
 from tasks.tracking.flavor import load_pipeline, predict_file, save_model
-from tasks.tracking.models import ScoringRequest, find_model, load_model
+from tasks.tracking.model_files import load_model
+from tasks.tracking.model_versions import find_model
+from tasks.tracking.scoring import ScoringRequest
 from tests.support.tables import Trained
 
 
