@@ -49,7 +49,8 @@ from tasks.planning.releases import PlannedCombination, PlannedRelease
 from tasks.planning.rows import Shards
 from tasks.preparation.normalisation import make_normalised, plan_normalisation
 from tasks.preparation.partitions import make_partition, plan_partition
-from tasks.preparation.public_maps import make_map, make_mapped, plan_mapping
+from tasks.preparation.planned_maps import plan_mapping
+from tasks.preparation.public_maps import make_map, make_mapped
 from tasks.release.door import combine
 from tasks.release.metrics import measure_by_releases, measure_exactly
 from tasks.release.readiness import Afterwards, require_ready

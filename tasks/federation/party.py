@@ -61,7 +61,8 @@ from tasks.planning.resolution import resolve_normalisation
 from tasks.planning.rows import Shards
 from tasks.preparation.normalisation import make_normalised, plan_normalisation
 from tasks.preparation.partitions import HELD_OUT, make_partition, plan_partition
-from tasks.preparation.public_maps import make_map, make_mapped, plan_mapping
+from tasks.preparation.planned_maps import plan_mapping
+from tasks.preparation.public_maps import make_map, make_mapped
 from tasks.release.admission import commit, reserve
 from tasks.release.door import combine, make_release
 from tasks.release.rounds import PartyRounds, release_blocks, session_of

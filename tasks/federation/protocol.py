@@ -21,8 +21,8 @@ from tasks.planning.plans import RunPlan
 from tasks.planning.releases import PlannedCombination, PlannedRelease
 from tasks.planning.rows import FeatureStep, Shards
 from tasks.preparation.partitions import HELD_OUT, held_out_rows, private_fraction
+from tasks.preparation.planned_maps import plan_features
 from tasks.preparation.prepare import AllRows, prepare_over
-from tasks.preparation.public_maps import plan_features
 from tasks.release.rounds import numbers_of, release_blocks, result_of, step_lengths
 from tasks.release.storing import manifest_of
 

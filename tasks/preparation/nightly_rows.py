@@ -40,7 +40,7 @@ from tasks.preparation.partitions import (
     require_owners,
     write_test_rows,
 )
-from tasks.preparation.public_maps import plan_features, plan_mapping
+from tasks.preparation.planned_maps import plan_features, plan_mapping
 from tasks.preparation.streams import note_arrival, require_current, require_on_record, require_same_versions
 from tasks.runtime.settings import current_layout
 from tasks.runtime.stores import open_catalog, open_releases

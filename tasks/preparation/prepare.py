@@ -34,7 +34,7 @@ from tasks.preparation.nightly_rows import Nights, are_current, plan_nights, rec
 from tasks.preparation.normalisation import plan_normalisation, require_source
 from tasks.preparation.paid_counts import described_columns, require_no_counts
 from tasks.preparation.partitions import plan_partition, shards_of
-from tasks.preparation.public_maps import plan_features, plan_mapping
+from tasks.preparation.planned_maps import plan_features, plan_mapping
 from tasks.runtime.settings import current_layout
 
 PlanNode = RowNode | ArrivedRows | PlannedRelease | PlannedCombination

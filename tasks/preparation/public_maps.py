@@ -1,4 +1,4 @@
-"""Public maps: made from parameters, read from somebody's file, or learnt from public rows; kept among the releases.
+"""Public maps: made or read from a file, kept among the releases by their identity, and rows seen through them.
 
 No private row has a part in one, so that it costs nothing. A model is nothing without what its rows pass through: so a
 map is kept beside the releases, by its identity.
@@ -12,75 +12,26 @@ from typing import cast
 
 import numpy as np
 
-from dpalgos.features.public_map import FileMap, PublicMap, RowFeatures
+from dpalgos.features.public_map import PublicMap, RowFeatures
 from dpalgos.features.whitening import PublicRowsWhitening
 from dpalgos.guarantees import Setting
 from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.models import Projection, opened
-from dpalgos.parameters import ParameterError
-from dpalgos.registry import AlgorithmSpec, construct, lookup
+from dpalgos.registry import AlgorithmSpec, construct
 from dpalgos.rows import Array, Features, Floats, RowMap, fits
-from dpalgos.sentences import coded
 from storage.datasets import open_dataset
 from storage.errors import DamagedError, InputError, RefusedError
 from storage.kept_rows import has_kept
 from storage.refs import DatasetRef, ShardRef
-from storage.releases import ReleaseStore
-from tasks.datasets.registration import find_dataset
-from tasks.planning.configuration import AlgorithmSettings, split_features
 from tasks.planning.identity import code_version, identity
 from tasks.planning.plans import RunPlan
 from tasks.planning.releases import PlannedRelease
-from tasks.planning.resolution import parameters_of
 from tasks.planning.rows import FeatureStep, MappedRows
+from tasks.preparation.encoder_files import read_encoder
 from tasks.preparation.mapped_rows import Map, Mapped, PublicView, keep_parts
-from tasks.preparation.normalisation import plan_normalisation, require_source
 from tasks.runtime.progress import report_progress
 from tasks.runtime.settings import current_layout, current_root
 from tasks.runtime.stores import open_releases
-
-
-def plan_features(dataset: DatasetRef, config: AlgorithmSettings) -> tuple[FeatureStep, ...]:
-    """Return the public maps that a configuration puts before everything else; no row is read and nothing is stored.
-
-    An encoder's file is read and tried on a synthetic row. :func:`make_map` copies it into the root, by its content.
-
-    Parameters
-    ----------
-    dataset : DatasetRef
-        Normalised.
-    config : AlgorithmSettings
-
-    Raises
-    ------
-    InputError
-        If a file is not there, or public rows do not fit.
-    ParameterError
-        If a parameter, or what a file says, does not fit the rows.
-    RefusedError
-        If rows to learn from are private, or those that are trained on.
-    """
-    steps: tuple[FeatureStep, ...] = ()
-    if config.features is not None:
-        name, file = split_features(config.features)
-        parameters = parameters_of(config, "features")
-        steps = (
-            _from_parameters(dataset, name, parameters)
-            if file is None
-            else _from_file(dataset, name, file, parameters),
-        )
-    elif parameters_of(config, "features"):
-        raise ParameterError("parameters of features are given and no features: choose --features, or leave them out")
-    if config.public_dataset is not None:
-        steps += (_from_public_rows(dataset, config, steps),)
-    elif parameters_of(config, "public"):
-        raise ParameterError("parameters of public rows are given and no rows: choose --public-dataset")
-    return steps
-
-
-def plan_mapping(dataset: DatasetRef, features: Sequence[FeatureStep]) -> MappedRows:
-    """Return the rows of a normalised data set as public maps show them; no row is read."""
-    return MappedRows(source=dataset, maps=tuple(features))
 
 
 def make_map(feature: FeatureStep) -> RowFeatures:
@@ -94,7 +45,7 @@ def make_map(feature: FeatureStep) -> RowFeatures:
     if open_releases().exists(feature.key):
         return stored_map(feature.key)
     if feature.file is not None:
-        row_features = map_in_file(feature)
+        row_features = _in_file(feature, Path(feature.file))
     elif feature.public is None:
         setting = Setting(sizes=(), dimension=feature.takes, classes=feature.classes)
         row_features = feature.algorithm.build().fit((), setting, KeyedNoise(public_secret(0), feature.key))
@@ -106,21 +57,64 @@ def make_map(feature: FeatureStep) -> RowFeatures:
     return _store(feature.key, feature.label, row_features)
 
 
-def map_in_file(feature: FeatureStep) -> RowFeatures:
-    """Return the map that an encoder's file holds; nothing is stored.
+def stored_map(key: str) -> RowFeatures:
+    """Return a map that was made, by its identity."""
+    manifest, arrays = open_releases().read(key)
+    return cast(RowFeatures, opened(manifest["artefact"], arrays))
 
-    Raises
-    ------
-    InputError
-        If the file is no longer there, or no longer the one that was planned with.
+
+def are_made(keys: Sequence[str]) -> bool:
+    """Whether all of some public maps are stored."""
+    return all(open_releases().exists(key) for key in keys)
+
+
+def public_map(spec: AlgorithmSpec, setting: Setting) -> RowFeatures:
+    """Return a map made of parameters and the rows' dimension alone; made once for all runs of a root, then read back.
+
+    Parameters
+    ----------
+    spec : AlgorithmSpec
+        A :class:`~dpalgos.features.public_map.PublicMap` that is ``kept``: it draws no noise.
+    setting : Setting
     """
-    assert feature.file is not None, f"{feature.label} is no map of a file"
-    spec, path = feature.algorithm, Path(feature.file)
-    encoder: FileMap = construct(lookup(spec.kind, spec.name), spec.name, spec.parameters)
-    features = encoder.read(_content(path, encoder.largest), feature.takes)
-    if _file_identity(spec, features, feature.takes) != feature.key:
-        raise InputError(f"{path} is no longer the file that the run was planned with: start the run again")
-    return encoder.finished(features, feature.takes)
+    step = find_public_map(spec, setting)
+    if step is not None:
+        return step
+    whole = spec.build().stored_as(spec, setting.dimension)
+    key = map_identity(whole, setting.dimension)
+    if open_releases().exists(key):
+        open_releases().remove_damaged(key)
+    stored = _store(key, spec.name, whole.build().fit((), setting, KeyedNoise(public_secret(0), key)))
+    return cast(RowFeatures, spec.build().part_of(stored))
+
+
+def find_public_map(spec: AlgorithmSpec, setting: Setting) -> RowFeatures | None:
+    """Return what :func:`public_map` has made and kept; None where it has not, or where that is damaged."""
+    key = map_identity(spec.build().stored_as(spec, setting.dimension), setting.dimension)
+    if not open_releases().exists(key):
+        return None
+    try:
+        return cast(RowFeatures, spec.build().part_of(stored_map(key)))
+    except DamagedError:
+        return None
+
+
+def public_maps_of(plan: RunPlan) -> list[tuple[PlannedRelease, PublicMap]]:
+    """Return the public maps among a plan's projections, with what builds them."""
+    built = [(release, release.build()) for release in plan.projections if not release.reads_rows]
+    return [(release, algorithm) for release, algorithm in built if isinstance(algorithm, PublicMap)]
+
+
+def found_map(release: PlannedRelease, algorithm: PublicMap) -> RowFeatures | Projection | None:
+    """Return a public map of a plan where it is stored, and None where it is not."""
+    if algorithm.kept:
+        return find_public_map(release.algorithm, release.setting)
+    return stored_map(release.key) if open_releases().exists(release.key) else None
+
+
+def map_identity(spec: AlgorithmSpec, dimension: int) -> str:
+    """Return the identity of a public map that is made of parameters and the rows' dimension."""
+    return identity(map=[spec.name, dict(spec.parameters), dimension], code=code_version(*spec.classes()))
 
 
 def make_mapped(node: MappedRows) -> DatasetRef:
@@ -144,9 +138,17 @@ def make_mapped(node: MappedRows) -> DatasetRef:
     return node.rows
 
 
-def are_made(keys: Sequence[str]) -> bool:
-    """Whether all of some public maps are stored."""
-    return all(open_releases().exists(key) for key in keys)
+def _counted(row_map: Callable[[Features], Mapped], rows: int) -> Callable[[Features], Mapped]:
+    done = 0
+
+    def mapped(features: Features) -> Mapped:
+        nonlocal done
+        mapped_rows = row_map(features)
+        done += len(features)
+        report_progress("features", f"{done:,} of {rows:,} rows", done / rows)
+        return mapped_rows
+
+    return mapped
 
 
 def are_features_kept(node: MappedRows) -> bool:
@@ -157,19 +159,20 @@ def are_features_kept(node: MappedRows) -> bool:
     return all(has_kept(current_layout(), node.source, part, view.key) for part in parts)
 
 
-def encoding(keys: Sequence[str]) -> PublicView:
-    """Return what stored public maps make of rows before anything else, in turn; read once for many parties."""
-    return _encoding(current_root(), tuple(keys))
+def kept_maps(plan: RunPlan) -> list[PublicView]:
+    """Return the views of a plan's public projections that rows may be kept under, made where they were not.
 
-
-# An encoder's file may have half a gigabyte.
-@lru_cache(maxsize=1)
-def _encoding(root: Path, keys: tuple[str, ...]) -> PublicView:
-    del root
-    maps = tuple(stored_map(key) for key in keys)
-    if no_map := [key for key, one in zip(keys, maps, strict=True) if not isinstance(one, Map)]:
-        raise RefusedError(f"{no_map[0]} is no public map; rows are seen through public maps alone")
-    return PublicView(maps, encoded=len(maps))
+    No row is read.
+    """
+    encoded = [encoding([one.key for one in plan.features])] if plan.features else []
+    found = [
+        public_map(release.algorithm, release.setting)
+        if algorithm.kept
+        else algorithm.map_for(release.setting.dimension)
+        for release, algorithm in public_maps_of(plan)
+    ]
+    views = [PublicView((one,)) for one in found if isinstance(one, RowFeatures)]
+    return [encoded[0].then(one) for one in views] if encoded else views
 
 
 def views_of(shard: ShardRef, maps: Sequence[RowMap]) -> tuple[list[PublicView], list[RowMap]]:
@@ -194,70 +197,27 @@ def views_of(shard: ShardRef, maps: Sequence[RowMap]) -> tuple[list[PublicView],
     return views, passed
 
 
-def stored_map(key: str) -> RowFeatures:
-    """Return a map that was made, by its identity."""
-    manifest, arrays = open_releases().read(key)
-    return cast(RowFeatures, opened(manifest["artefact"], arrays))
+def encoding(keys: Sequence[str]) -> PublicView:
+    """Return what stored public maps make of rows before anything else, in turn; read once for many parties."""
+    return _encoding(current_root(), tuple(keys))
 
 
-def public_map(spec: AlgorithmSpec, setting: Setting) -> RowFeatures:
-    """Return a map made of parameters and the rows' dimension alone; made once for all runs of a root, then read back.
-
-    Parameters
-    ----------
-    spec : AlgorithmSpec
-        A :class:`~dpalgos.features.public_map.PublicMap` that is ``kept``: it draws no noise.
-    setting : Setting
-    """
-    step = find_public_map(spec, setting)
-    if step is not None:
-        return step
-    whole = spec.build().stored_as(spec, setting.dimension)
-    key = _map_identity(whole, setting.dimension)
-    if open_releases().exists(key):
-        open_releases().remove_damaged(key)
-    stored = _store(key, spec.name, whole.build().fit((), setting, KeyedNoise(public_secret(0), key)))
-    return cast(RowFeatures, spec.build().part_of(stored))
+# An encoder's file may have half a gigabyte.
+@lru_cache(maxsize=1)
+def _encoding(root: Path, keys: tuple[str, ...]) -> PublicView:
+    del root
+    maps = tuple(stored_map(key) for key in keys)
+    if no_map := [key for key, one in zip(keys, maps, strict=True) if not isinstance(one, Map)]:
+        raise RefusedError(f"{no_map[0]} is no public map; rows are seen through public maps alone")
+    return PublicView(maps, encoded=len(maps))
 
 
-def kept_maps(plan: RunPlan) -> list[PublicView]:
-    """Return the views of a plan's public projections that rows may be kept under, made where they were not.
-
-    No row is read.
-    """
-    encoded = [encoding([one.key for one in plan.features])] if plan.features else []
-    found = [
-        public_map(release.algorithm, release.setting)
-        if algorithm.kept
-        else algorithm.map_for(release.setting.dimension)
-        for release, algorithm in public_maps_of(plan)
-    ]
-    views = [PublicView((one,)) for one in found if isinstance(one, RowFeatures)]
-    return [encoded[0].then(one) for one in views] if encoded else views
-
-
-def public_maps_of(plan: RunPlan) -> list[tuple[PlannedRelease, PublicMap]]:
-    """Return the public maps among a plan's projections, with what builds them."""
-    built = [(release, release.build()) for release in plan.projections if not release.reads_rows]
-    return [(release, algorithm) for release, algorithm in built if isinstance(algorithm, PublicMap)]
-
-
-def found_map(release: PlannedRelease, algorithm: PublicMap) -> RowFeatures | Projection | None:
-    """Return a public map of a plan where it is stored, and None where it is not."""
-    if algorithm.kept:
-        return find_public_map(release.algorithm, release.setting)
-    return stored_map(release.key) if open_releases().exists(release.key) else None
-
-
-def find_public_map(spec: AlgorithmSpec, setting: Setting) -> RowFeatures | None:
-    """Return what :func:`public_map` has made and kept; None where it has not, or where that is damaged."""
-    key = _map_identity(spec.build().stored_as(spec, setting.dimension), setting.dimension)
-    if not open_releases().exists(key):
-        return None
-    try:
-        return cast(RowFeatures, spec.build().part_of(stored_map(key)))
-    except DamagedError:
-        return None
+def _in_file(feature: FeatureStep, path: Path) -> RowFeatures:
+    """Return the map that an encoder's file holds, if the file is still the one that was planned with."""
+    encoder = read_encoder(feature.algorithm, path, feature.takes)
+    if encoder.key != feature.key:
+        raise InputError(f"{path} is no longer the file that the run was planned with: start the run again")
+    return encoder.finished()
 
 
 def _through(maps: Sequence[RowFeatures]) -> Callable[[Floats], Floats]:
@@ -267,120 +227,6 @@ def _through(maps: Sequence[RowFeatures]) -> Callable[[Floats], Floats]:
             for each in maps:
                 features = each.apply(features)
         return features
-
-    return mapped
-
-
-def _from_parameters(dataset: DatasetRef, name: str, parameters: dict[str, object]) -> FeatureStep:
-    spec = AlgorithmSpec("projections", name, parameters)
-    algorithm = spec.build()
-    key = _map_identity(spec, dataset.dimension)
-    return FeatureStep(
-        key=key,
-        label=name,
-        dimension=algorithm.output_dimension(dataset.dimension),
-        **_taking(dataset),
-        algorithm=spec,
-    )
-
-
-def _taking(dataset: DatasetRef) -> dict[str, int]:
-    return {"takes": dataset.dimension, "classes": max(len(dataset.classes), 1)}
-
-
-def _map_identity(spec: AlgorithmSpec, dimension: int) -> str:
-    return identity(map=[spec.name, dict(spec.parameters), dimension], code=code_version(*spec.classes()))
-
-
-def _from_file(dataset: DatasetRef, name: str, file: str, parameters: dict[str, object]) -> FeatureStep:
-    encoder: FileMap = construct(lookup("encoders", name), name, parameters)
-    path = Path(file).expanduser()
-    content = _content(path, encoder.largest)
-    features = encoder.read(content, dataset.dimension)
-    outside = encoder.outside(content)
-    spec = AlgorithmSpec("encoders", name, parameters)
-    return FeatureStep(
-        key=_file_identity(spec, features, dataset.dimension),
-        label=name,
-        dimension=encoder.output_dimension(features, dataset.dimension),
-        **_taking(dataset),
-        algorithm=spec,
-        # Whoever makes the map may stand in another folder.
-        file=str(path.absolute()),
-        outside=outside,
-    )
-
-
-def _file_identity(spec: AlgorithmSpec, features: RowFeatures, dimension: int) -> str:
-    # The map's arrays hold the file, so that the outside code's digest and the identity are of the same bytes. What is
-    # made of it on the way to the finished map is said by the parameters.
-    digest = ReleaseStore.digest_of({}, features.arrays())
-    return identity(map=[spec.name, dict(spec.parameters), digest, dimension], code=code_version(*spec.classes()))
-
-
-def _content(path: Path, largest: int) -> bytes:
-    try:
-        if not path.is_file():
-            raise InputError(f"there is no file {path}: name the encoder's file, as in --features onnx:encoder.onnx")
-        if (size := path.stat().st_size) > largest:
-            raise InputError(f"{path} has {size} bytes; an encoder's file has at most {largest}")
-        return path.read_bytes()
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from None
-
-
-def _from_public_rows(dataset: DatasetRef, config: AlgorithmSettings, before: Sequence[FeatureStep]) -> FeatureStep:
-    public = find_dataset(str(config.public_dataset))
-    registered = find_dataset(dataset.name)
-    if public.private:
-        raise RefusedError(
-            f"{public.name} is private: what is learnt from its rows would have to be charged; name a public set"
-        )
-    if public.version == registered.version or public.account == registered.account:
-        raise RefusedError(
-            f"{public.name} holds the rows that are trained on: what is learnt from them is no public map; name a set "
-            "of other rows"
-        )
-    if public.dimension != registered.dimension:
-        raise InputError(
-            f"{public.name} has {public.dimension} features a row and {registered.name} {registered.dimension}; "
-            "public rows are of the same kind as those that are trained on"
-        )
-    parameters = parameters_of(config, "public")
-    learner = construct(PublicRowsWhitening, "public", parameters)
-    if learner.head > 0 and public.classes != registered.classes:
-        raise InputError(
-            f"public.head asks for a head trained on {public.name}, whose classes are not those of {registered.name}; "
-            "leave it out"
-        )
-    dimension = before[-1].dimension if before else dataset.dimension
-    key = identity(
-        map=["public-rows", parameters, dataset.normalisation, dimension],
-        rows=public.version,
-        before=[step.key for step in before],
-        code=code_version(PublicRowsWhitening),
-    )
-    return FeatureStep(
-        key=key,
-        label="public-rows",
-        dimension=learner.output_dimension(dimension, public.rows, max(len(public.classes), 1)),
-        **_taking(dataset),
-        before=tuple(step.key for step in before),
-        algorithm=AlgorithmSpec("", "public", parameters),
-        public=require_source(plan_normalisation(public, dataset.normalisation)),
-        outside=coded("public-rows", name=public.name),
-    )
-
-
-def _counted(row_map: Callable[[Features], Mapped], rows: int) -> Callable[[Features], Mapped]:
-    done = 0
-
-    def mapped(features: Features) -> Mapped:
-        nonlocal done
-        mapped_rows = row_map(features)
-        done += len(features)
-        report_progress("features", f"{done:,} of {rows:,} rows", done / rows)
-        return mapped_rows
 
     return mapped
 

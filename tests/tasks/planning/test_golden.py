@@ -166,7 +166,7 @@ def test_mapped_versions(kept: dict[str, Any]) -> None:
         _check(kept, "mapped", name, normalisation.plan_normalisation(dataset, name).key)
     for name in ("random-fourier", "hog"):
         spec = AlgorithmSpec("projections", name, {})
-        _check(kept, "mapped", name, public_maps._map_identity(spec, 784))
+        _check(kept, "mapped", name, public_maps.map_identity(spec, 784))
 
 
 def test_a_comment_makes_no_other_version_of_mapped_rows(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
