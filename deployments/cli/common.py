@@ -23,6 +23,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 from rich.text import Text
 
+from dpalgos.guarantees import rounded_up
 from dpalgos.parameters import ParameterError
 from storage.documents import read_text as document_text
 from storage.errors import FormatVersionError, InputError, StorageError
@@ -321,6 +322,11 @@ def table(
 
 def _cell(cell: object) -> Text:
     return cell if isinstance(cell, Text) else Text("–" if cell is None else visible(str(cell)))
+
+
+def rounded(value: float | None, digits: int) -> str:
+    """Return a spent epsilon or delta in few digits, rounded up; a dash where there is none."""
+    return "–" if value is None else f"{rounded_up(value, digits):g}"
 
 
 def coloured(text: str, colour: str) -> Text:

@@ -130,12 +130,12 @@ _COMMANDS = (
     ),
     _Command(
         "schedule",
-        "deployments.cli.training",
+        "deployments.cli.schedules",
         "Set one of a data set's schedules, change, pause or remove it; `unitball serve` follows within seconds.",
     ),
     _Command(
         "schedules",
-        "deployments.cli.training",
+        "deployments.cli.schedules",
         "List the schedules of all data sets: their next dates, and what they will cost until the cap.",
     ),
     _Command(
@@ -152,12 +152,12 @@ _COMMANDS = (
     _Command("ledger", "deployments.cli.services", "Restore a root's privacy ledger from a back-up.", group=True),
     _Command(
         "federate",
-        "deployments.cli.training",
+        "deployments.cli.parties",
         "Train one model over separate parties: all reserve, all commit, no row leaves its party; log the model.",
     ),
     _Command(
         "party",
-        "deployments.cli.training",
+        "deployments.cli.parties",
         "Act as a separate party: with rows, user, root, secrets and account of its own.",
         group=True,
     ),

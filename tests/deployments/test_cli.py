@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from prefect.exceptions import PrefectHTTPStatusError
 
-from deployments.cli import training
+from deployments.cli import explaining, training
 from deployments.cli.entry_point import app, import_all
 from deployments.cli.services import _lines
 from storage.layout import Layout
@@ -386,7 +386,7 @@ def test_a_plan_says_what_a_run_would_ask_and_runs_nothing(called: CommandLine) 
     ],
 )
 def test_a_plan_says_where_rows_are_between_passes(streamed: float, people: bool, said: str) -> None:
-    assert training._kept(streamed, people) == said
+    assert explaining._kept(streamed, people) == said
 
 
 def test_every_option_of_train_is_tested_or_named_elsewhere() -> None:

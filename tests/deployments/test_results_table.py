@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from deployments.cli.training import _measurements, results_table, shown_results
+from deployments.cli.results_table import _measurements, results_table, shown_results
 from dpalgos.metrics import class_names, recalls
 from storage.refs import Visibility
 from tasks.tracking import reporting

@@ -1,0 +1,148 @@
+"""``unitball party`` and ``federate``: separate parties, and the runs over them."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from deployments.cli.common import (
+    Answer,
+    RootOption,
+    YesOption,
+    answered,
+    options_of,
+    require_readable,
+    use_root,
+)
+from deployments.cli.data import ingest
+from deployments.cli.entry_point import app, group_of
+from deployments.cli.results_table import shown_results
+from deployments.cli.stopping import leave_signals
+from dpalgos.parameters import ParameterError
+from storage.errors import InputError, PriceError
+from tasks.planning.configuration import TrainingConfig
+from tasks.runtime.settings import current_layout, current_root, prefect_address
+
+if TYPE_CHECKING:
+    pass
+
+
+party = group_of("party")
+party.command(epilog="Example: unitball party ingest clinic --format csv --party berlin=rows.csv --schema clinic.yaml")(
+    ingest
+)
+
+
+_Dataset = Annotated[str, typer.Argument(help="The party's data set, ingested with one --party NAME=FILE.")]
+_Roster = Annotated[Path, typer.Option(help="YAML: parties: {NAME: FINGERPRINT}, brought by each party itself.")]
+_NOT_HERE = ("seed", "public_dataset", "partition", "partition_seed", "sizes", "rows_per_party")
+_NOR = ("parties", "deadline", "deadline_miss", "tune", "by")
+_NOR_YET = ("horizon", "participations", "separation", "expected_rows", "bands")
+
+
+@party.command(epilog="Example: unitball party show clinic")
+@answered
+def show(dataset: _Dataset) -> Answer:
+    """Print this party's line of the roster: its name and the fingerprint of its key."""
+    from storage.secrets import root_secret
+    from tasks.federation.messages import fingerprint, identity_key
+    from tasks.federation.party import own_name
+
+    name, print_of = own_name(dataset), fingerprint(identity_key(root_secret(current_layout())).public_key())
+    return Answer({"party": name, "fingerprint": print_of}, [f"{name}: {print_of}"])
+
+
+@party.command(epilog="Example: unitball party serve clinic --roster roster.yaml")
+def serve(dataset: _Dataset, roster: _Roster, root: RootOption = None) -> None:
+    """Answer a coordinator's requests at the Prefect server of PREFECT_API_URL, until Ctrl-C."""
+    use_root(root)
+    current_layout()
+    require_readable(roster, "--roster")
+    if not prefect_address():
+        raise InputError(
+            "PREFECT_API_URL is not set; name the coordinator's Prefect server (and PREFECT_API_AUTH_STRING)"
+        )
+    from tasks.host.engine import keep_quiet
+    from tasks.runtime.settings import use_own_temporary_folder
+
+    keep_quiet()
+    layout = current_layout()
+    use_own_temporary_folder(layout)
+    # Its log is its own: it is sent to nobody's server.
+    os.environ |= {"PREFECT_LOGGING_TO_API_ENABLED": "false", "PREFECT_HOME": str(layout.prefect)}
+    from deployments.federation import serve_party
+
+    # SIGTERM is how it ends; of a run that is under way the engine says that it has crashed.
+    leave_signals()
+    serve_party(dataset, roster)
+
+
+@party.command("return", epilog="Example: unitball party return clinic 3f9a1c2b…")
+@answered
+def give_back(
+    dataset: _Dataset,
+    run: Annotated[str, typer.Argument(help="A run that was reserved for and never committed (unitball budget).")],
+) -> Answer:
+    """Take back what was reserved for a run whose coordinator does not come back; refused once it was committed."""
+    from tasks.accounts.ledger import open_ledger
+    from tasks.datasets.registration import find_dataset
+
+    open_ledger().give_back(find_dataset(dataset).account, run, why="by its owner")
+    return Answer({"returned": run}, [f"returned what was reserved for run {run}"])
+
+
+@app.command(epilog="Example: unitball federate --roster docs/examples/roster.yaml --dataset study --epsilon 1")
+@options_of(TrainingConfig, without=[*_NOT_HERE, *_NOR, *_NOR_YET], named={"parameters": "--param"})
+@answered
+def federate(
+    config: TrainingConfig,
+    roster: _Roster,
+    patience: Annotated[float, typer.Option(min=1, help="Seconds that a party has for an answer.")] = 120.0,
+    measure_on: Annotated[
+        str | None,
+        typer.Option(help="Public data set here to measure the model on; no party holds out rows then."),
+    ] = None,
+    yes: YesOption = False,
+) -> Answer:
+    """Train one model over separate parties: all reserve, all commit, no row leaves its party; log the model."""
+    if measure_on is not None and not config.evaluation:
+        raise ParameterError("--measure-on says on what the model is measured, and --no-evaluation measures nothing")
+    from tasks.host.engine import keep_quiet
+    from tasks.runtime.services import running_servers, use_own_server
+
+    os.environ.setdefault("PREFECT_API_URL", running_servers(current_root()).get("prefect", ""))
+    if not prefect_address():
+        raise InputError("no Prefect server: start `unitball serve` under this root, or name one with PREFECT_API_URL")
+    os.environ.setdefault("PREFECT_HOME", str(current_layout().prefect))
+    keep_quiet()
+    use_own_server(current_root())
+    from deployments.federation import posting
+    from flows.party import read_roster
+    from tasks.datasets.registration import ensure_registered
+    from tasks.federation.coordinator import federate as run
+
+    parties = read_roster(require_readable(roster, "--roster"))
+    ensure_registered(measure_on)
+    config = _agreed_budget(config, yes=yes)
+    result = run(config, parties, posting(patience), measured_on=measure_on, progress=partial(typer.echo, err=True))
+    paid = (
+        f"model {result.model.key[:12]} of {', '.join(result.took_part)}; each party's account paid for epsilon "
+        f"{result.epsilon:g} at delta {result.delta:g}, for a {result.result.identity.dataset.unit}"
+    )
+    return Answer(result.model_dump(mode="json"), [paid, *shown_results([result.result], elsewhere=True)])
+
+
+def _agreed_budget(config: TrainingConfig, *, yes: bool) -> TrainingConfig:
+    """Return the configuration of a run over separate parties, whose accounts are theirs, with the budget agreed to."""
+    from tasks.release.prices import RUN_EPSILON
+
+    priced = config if config.epsilon is not None else config.model_copy(update={"epsilon": RUN_EPSILON})
+    price = f"epsilon {priced.epsilon:g} at delta {priced.stated_delta:g} in each party's own account"
+    if config.epsilon is None and not yes:
+        raise PriceError(f"nothing was charged; the price is {price}; give --epsilon, or --yes")
+    typer.echo(f"price: {price}", err=True)
+    return priced

@@ -1,0 +1,274 @@
+"""``unitball schedule`` and ``schedules``: what starts a run on a day or with a new version."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from pydantic import ValidationError
+
+from deployments.cli.common import (
+    Answer,
+    answered,
+    options_of,
+    require_readable,
+    rounded,
+    table,
+)
+from deployments.cli.entry_point import app
+from deployments.cli.given import given_options, refuse_beside, refuse_without
+from dpalgos.parameters import ParameterError
+from storage.ledger.charges import of_cap
+from tasks.planning.configuration import TrainingConfig, faults
+
+if TYPE_CHECKING:
+    from tasks.datasets.schedules import Schedule
+    from tasks.release.forecasts import AccountForecast
+
+
+_SCHEDULE_OPTIONS = {
+    "name": "--name",
+    "comparison_epsilon": "--compare-epsilon",
+    "scoring_coverage": "--score-coverage",
+}
+_FOLLOWED = "`unitball serve` follows within seconds where it runs, and otherwise when it starts"
+
+
+@app.command(epilog="Example: unitball schedule digits --nightly --epsilon 0.05")
+@options_of(TrainingConfig, without=["dataset"], named={"parameters": "--param"})
+@answered
+def schedule(
+    config: TrainingConfig,
+    dataset: Annotated[str, typer.Argument(help="A registered data set.")],
+    name: Annotated[
+        str | None,
+        typer.Option(
+            "--name",
+            help="Which of the data set's schedules; if empty `nightly`, `cron`, `on-new-version` or `scoring`, by "
+            "what starts it.",
+        ),
+    ] = None,
+    nightly: Annotated[bool, typer.Option("--nightly", help="Every night at 03:00.")] = False,
+    cron: Annotated[str | None, typer.Option(help="When, as five fields of cron.")] = None,
+    timezone: Annotated[str, typer.Option(help="Time zone of --nightly and --cron.")] = "UTC",
+    on_new_version: Annotated[
+        bool, typer.Option("--on-new-version", help="Whenever a new version of the data set is registered.")
+    ] = False,
+    score_input: Annotated[
+        Path | None, typer.Option(help="Score these rows after each training, by the champion where there is one.")
+    ] = None,
+    score_id: Annotated[str | None, typer.Option(help="A column of --score-input that is kept.")] = None,
+    score_coverage: Annotated[
+        float | None,
+        typer.Option(help="Coverage, such as 0.9: add intervals to predicted numbers, or sets to predicted classes."),
+    ] = None,
+    compare_epsilon: Annotated[
+        float | None,
+        typer.Option(help="Charge this to held-out rows, to compare a trained model with the champion."),
+    ] = None,
+    promote: Annotated[
+        bool, typer.Option("--promote", help="A trained model that is better is made champion.")
+    ] = False,
+    pause: Annotated[bool, typer.Option("--pause", help="Let nothing start it until --resume.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Let it start again after --pause.")] = False,
+    remove: Annotated[bool, typer.Option("--remove", help="End it.")] = False,
+) -> Answer:
+    """Set one of a data set's schedules, change, pause or remove it; `unitball serve` follows within seconds."""
+    from deployments.specifications import told
+    from tasks.datasets.registration import ensure_registered
+    from tasks.datasets.schedules import NIGHTLY, Schedule, full_name, schedules, set_schedule
+    from tasks.release.forecasts import forecast
+    from tasks.release.preflight import require_feasible
+
+    if pause or resume or remove:
+        return _managed(dataset, name, pause=pause, resume=resume, remove=remove)
+    if nightly and cron is not None:
+        raise ParameterError(f"--nightly is --cron '{NIGHTLY}': give one of them")
+    if not nightly:
+        refuse_without(["--timezone"], "--cron", "is of --nightly and --cron")
+    if name == "":
+        raise ParameterError("--name '' is no name; leave it out for the usual one")
+    try:
+        timing = Schedule(
+            name=name or "",
+            config=config,
+            cron=NIGHTLY if nightly else cron,
+            timezone=timezone,
+            on_new_version=on_new_version,
+            scoring_input=None
+            if score_input is None
+            else str(require_readable(score_input, "--score-input").absolute()),
+            scoring_id=score_id,
+            scoring_coverage=score_coverage,
+            comparison_epsilon=compare_epsilon,
+            promote=promote,
+        )
+    except ValidationError as error:
+        raise ParameterError("; ".join(faults(error, _SCHEDULE_OPTIONS))) from None
+    try:
+        # Before the budget is asked: what never comes costs nothing.
+        timing.next_dates(1)
+    except ParameterError as error:
+        raise ParameterError(f"--{error}") from None
+    ensure_registered(config.dataset, config.public_dataset)
+    config = require_feasible(config).config
+    dates, before = set_schedule(timing)
+    price = "the same rows cost nothing again; each new version is charged"
+    if config.horizon is not None:
+        price = f"one charge for {config.horizon} nights, made in the first night, whatever rows arrive"
+    others = [one.name for one in schedules().sound if one.dataset == dataset and one.name != timing.name]
+    expected, _ = forecast(schedules().sound)
+    outlook = told(timing, expected[timing.full_name]) if timing.trains else ""
+    return Answer(
+        {
+            "dataset": dataset,
+            "schedule": timing.model_dump(mode="json"),
+            "before": None if before is None else before.model_dump(mode="json"),
+            "next_dates": [date.isoformat() for date in dates],
+        },
+        [
+            f"federated-training/{full_name(dataset, timing.name)}: {_when(timing)}; {price} (epsilon "
+            f"{config.epsilon}, delta {config.stated_delta:g})",
+            *([] if before is None else [_changed(before, timing)]),
+            *([f"beside it: {', '.join(others)}"] if others else []),
+            *([_dates(dates)] if dates else []),
+            *([outlook] if outlook else []),
+            _FOLLOWED,
+        ],
+    )
+
+
+@app.command(epilog="Example: unitball schedules")
+@answered
+def schedules() -> Answer:
+    """List the schedules of all data sets: their next dates, and what they will cost until the cap."""
+    from deployments.specifications import told
+    from tasks.datasets.schedules import full_name, sound_schedules
+    from tasks.release.forecasts import forecast
+
+    kept = sound_schedules()
+    expected, accounts = forecast(kept.sound)
+    outlooks = {one.full_name: told(one, expected[one.full_name]) if one.trains else "" for one in kept.sound}
+    dates = {one.full_name: [] if one.paused else one.next_dates() for one in kept.sound}
+    rows = (
+        (
+            one.dataset,
+            one.name,
+            "paused" if one.paused else _when(one),
+            one.config.system,
+            one.config.epsilon,
+            "\n".join(f"{date:%Y-%m-%d %H:%M %Z}" for date in dates[one.full_name]) or None,
+        )
+        for one in kept.sound
+    )
+    shown = table(("data set", "name", "when", "algorithm", "epsilon", "next"), rows, title="Schedules")
+    return Answer(
+        {
+            "schedules": [
+                {
+                    **one.model_dump(mode="json"),
+                    "dataset": one.dataset,
+                    "next_dates": [date.isoformat() for date in dates[one.full_name]],
+                    "runs_left": expected[one.full_name].runs if one.trains else None,
+                    "outlook": outlooks[one.full_name],
+                }
+                for one in kept.sound
+            ],
+            "accounts": [
+                {
+                    "account": one.account,
+                    "cap": one.cap,
+                    "promised": one.promised,
+                    "delta": one.delta,
+                    "epsilon": one.epsilon,
+                    "runs": one.runs,
+                    "until": one.until and one.until.isoformat(),
+                    "refused": one.refused and {"schedule": one.refused[0].full_name, "at": one.refused[1].isoformat()},
+                }
+                for one in accounts
+            ],
+            "broken": [one._asdict() for one in kept.broken],
+        },
+        [
+            shown if kept.sound else "no data set has a schedule: unitball schedule NAME --nightly --epsilon …",
+            *(f"{name}: {outlook}" for name, outlook in outlooks.items() if outlook),
+            *(_until(one) for one in accounts),
+            *(f"not served, {full_name(one.dataset, one.name)}: {one.problem}" for one in kept.broken),
+        ],
+    )
+
+
+def _managed(dataset: str, name: str | None, *, pause: bool, resume: bool, remove: bool) -> Answer:
+    """Pause, resume or remove one of a data set's schedules."""
+    from tasks.datasets.schedules import full_name, pause_schedule, remove_schedule
+
+    said = [flag for flag, given in (("--pause", pause), ("--resume", resume), ("--remove", remove)) if given]
+    if len(said) > 1:
+        raise ParameterError(f"{' and '.join(said)} are different things: give one of them")
+    others = {one for one in given_options() if one not in ("--name", "--root", "--json", *said)}
+    refuse_beside(said[0], "is of a schedule as it stands: give it alone, or with --name", others)
+    if remove:
+        called = remove_schedule(dataset, name)
+        answer = {"dataset": dataset, "name": called, "schedule": None}
+        return Answer(answer, [f"removed {full_name(dataset, called)}", _FOLLOWED])
+    changed = pause_schedule(dataset, name, paused=pause)
+    dates = changed.next_dates() if resume else []
+    line = f"{changed.full_name} is paused: what it would have done meanwhile is not done later"
+    return Answer(
+        {
+            "dataset": dataset,
+            "name": changed.name,
+            "schedule": changed.model_dump(mode="json"),
+            "next_dates": [date.isoformat() for date in dates],
+        },
+        [
+            line if pause else f"{changed.full_name} runs again: {_when(changed)}",
+            *([_dates(dates)] if dates else []),
+            _FOLLOWED,
+        ],
+    )
+
+
+def _changed(before: Schedule, now: Schedule) -> str:
+    """Return what stood under a schedule's name before."""
+    if before == now:
+        return f"{now.full_name} was the same before"
+    old, new = ({**one.model_dump(mode="json"), **one.config.model_dump(mode="json")} for one in (before, now))
+    differs = [f"{key} {old[key]!r}" for key in new if key != "config" and old[key] != new[key]]
+    return f"changed {now.full_name}, which was: {', '.join(differs)}; for another schedule beside it give --name"
+
+
+def _until(one: AccountForecast) -> str:
+    """Return what an account's schedules will cost until its cap, on the side of more."""
+    cap = of_cap(one.cap, one.promised)
+    if one.refused is None:
+        after = f", to {one.until:%Y-%m-%d}" if one.until else ""
+        return (
+            f"account {one.account}: all runs that are looked at fit ({one.runs}{after}); they cost epsilon "
+            f"{rounded(one.epsilon, 4)} of {cap} at delta {one.delta:g}, earlier charges included"
+        )
+    schedule, at = one.refused
+    first = f"none of its next runs fits: epsilon {rounded(one.epsilon, 4)} of {cap} is spent"
+    if one.until is not None:
+        first = (
+            f"{one.runs} runs fit, to {one.until:%Y-%m-%d}, and bring it to epsilon {rounded(one.epsilon, 4)} of "
+            f"{cap} at delta {one.delta:g}"
+        )
+    return (
+        f"account {one.account}, if every run finds a new version: {first}; {schedule.full_name} is refused on "
+        f"{at:%Y-%m-%d}"
+    )
+
+
+def _when(one: Schedule) -> str:
+    parts = [f"cron {one.cron} {one.timezone}"] if one.cron else []
+    parts += ["on each new version"] if one.on_new_version else []
+    parts += [f"{one.scoring_input} scored after each training"] if one.scoring_input else []
+    return " and ".join(parts)
+
+
+def _dates(dates: Sequence[datetime]) -> str:
+    return "next: " + ", ".join(f"{date:%Y-%m-%d %H:%M %Z}" for date in dates)
