@@ -23,7 +23,7 @@ from tasks.runtime.settings import current_layout, current_root
 from tasks.runtime.standing import AGAIN, note_elsewhere
 from tasks.runtime.steps import RETRIES, ByContent, inline, threads
 from tasks.tracking.artifacts import show_sweep
-from tasks.tracking.reporting import describe
+from tasks.tracking.reporting import report_without_model
 from tasks.tracking.results import RunResult, append_result
 from tasks.tracking.runs import Entries, SweepTracker
 
@@ -122,7 +122,7 @@ def finish_point(
         prepared = federated_training.plan(config)
         config, (dataset, plan, result, _) = prepared.config, federated_training.chain(prepared)
     append_result(config, result)
-    report = describe(config, dataset, plan, result)
+    report = report_without_model(config, dataset, plan, result)
     facts = report.all_facts()
     return result, Entries(name=name, facts=facts, params=report.params, metrics=report.metrics, tags=report.tags)
 

@@ -8,7 +8,7 @@ import dataclasses
 import difflib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Literal, Self
 
 from pydantic import (
@@ -538,68 +538,83 @@ class TrainingConfig(
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        # Fields stand in backticks, so that the command line can call them by their options.
-        of_horizon = (self.participations, self.separation, self.expected_rows, self.bands)
-        horizon, own_parts = self.horizon is not None, self.trainer is not None
-        # Forms fill in the default, so that it cannot be told from not asking.
-        fields = type(self).model_fields
-        named = {name.rpartition(".")[2] for name in self.parameters}
-        faults = []
-        if self.sizes is not None and self.parties != len(self.sizes):
-            faults.append(
-                f"`parties` {self.parties} and `sizes` of {len(self.sizes)} parties are both given: leave `parties` "
-                f"out, or say {len(self.sizes)}"
-            )
-        if self.sizes is not None and self.partition not in (None, "sized"):
-            faults.append(f"`partition` {self.partition} takes no `sizes`: leave one of them out")
-        if not self.evaluation and (self.roc or self.aim is not None or self.by is not None):
-            faults.append(
-                "`roc`, `aim` and `by` are measured, and `no_evaluation` measures nothing: leave it or them out"
-            )
-        if self.by is not None and self.roc:
-            faults.append(
-                f"`by` {self.by} and `roc` are two releases of the same held-out rows, each of which would have half "
-                "of the budget: leave one of them out; a run that repeats this one with the other trains nothing "
-                "anew, and charges its measurement alone"
-            )
-        if self.deadline is None and self.deadline_miss != fields["deadline_miss"].default:
-            faults.append("`deadline_miss` is of a `deadline`: give one")
-        if self.dimension is not None and "components" in named:
-            faults.append(
-                "`dimension` is the number of components, which is among the `parameters` too: leave one of them out"
-            )
-        if self.class_weight and "class_weight" in named:
-            faults.append("`class_weight` is among the `parameters` too: leave it out of these")
-        if self.algorithm is None and not own_parts:
-            faults.append("name an `algorithm`, or a `trainer` (with or without a `projection`)")
-        if self.algorithm is not None and own_parts:
-            faults.append(
-                f"`trainer` {self.trainer} is put together with `projection` and `aggregation` instead of a named "
-                f"system: leave it or `algorithm` {self.algorithm} out"
-            )
-        if self.sizes is not None and self.rows_per_party is not None:
-            faults.append("give `sizes` or `rows_per_party`, not both")
-        if self.mirror is not None and any(name.rpartition(".")[2] == "mirror" for name in self.parameters):
-            faults.append("`mirror` is among the parameters too: leave it out of these")
-        if not horizon and of_horizon != (1, 1, None, None):
-            faults.append("`participations`, `separation`, `expected_rows` and `bands` are of a `horizon`: give one")
-        if horizon and self.tune:
-            faults.append("`tune` is not for a `horizon`, whose sums are released every night: leave it out")
-        if horizon and (self.roc or self.by is not None or self.deadline is not None):
-            faults.append(
-                "`roc`, `by` and `deadline` are not for a `horizon`, of which no rows are held out: leave them out"
-            )
-        if self.aim is not None and not self.roc:
-            faults.append(f"`aim` {self.aim} is reached by the noisy sums that `roc` pays for: give `roc` too")
-        if horizon and self.test_fraction:
-            faults.append(
-                "`test_fraction` is not for a `horizon`: its rows all train, each in one night. Leave it out; a public "
-                "set's own test rows are measured, and labelled rows that are kept back from `unitball ingest` can be "
-                "compared with what `unitball predict` says of them, by their owner alone"
-            )
-        if faults:
-            raise ValueError("; ".join(faults))
+        found = [
+            *_faults_of_parties(self),
+            *_faults_of_evaluation(self),
+            *_faults_of_system(self),
+            *_faults_of_deadline(self),
+            *_faults_of_horizon(self),
+        ]
+        if found:
+            raise ValueError("; ".join(found))
         return self
+
+
+# Fields stand in backticks, so that the command line can call them by their options.
+def _faults_of_parties(config: PartitionSettings) -> Iterator[str]:
+    if config.sizes is None:
+        return
+    if config.parties != len(config.sizes):
+        yield (
+            f"`parties` {config.parties} and `sizes` of {len(config.sizes)} parties are both given: leave `parties` "
+            f"out, or say {len(config.sizes)}"
+        )
+    if config.partition not in (None, "sized"):
+        yield f"`partition` {config.partition} takes no `sizes`: leave one of them out"
+    if config.rows_per_party is not None:
+        yield "give `sizes` or `rows_per_party`, not both"
+
+
+def _faults_of_evaluation(config: EvaluationSettings) -> Iterator[str]:
+    if not config.evaluation and (config.roc or config.aim is not None or config.by is not None):
+        yield "`roc`, `aim` and `by` are measured, and `no_evaluation` measures nothing: leave it or them out"
+    if config.by is not None and config.roc:
+        yield (
+            f"`by` {config.by} and `roc` are two releases of the same held-out rows, each of which would have half "
+            "of the budget: leave one of them out; a run that repeats this one with the other trains nothing "
+            "anew, and charges its measurement alone"
+        )
+    if config.aim is not None and not config.roc:
+        yield f"`aim` {config.aim} is reached by the noisy sums that `roc` pays for: give `roc` too"
+
+
+def _faults_of_system(config: AlgorithmSettings) -> Iterator[str]:
+    named = {name.rpartition(".")[2] for name in config.parameters}
+    if config.dimension is not None and "components" in named:
+        yield "`dimension` is the number of components, which is among the `parameters` too: leave one of them out"
+    for field, given in (("class_weight", bool(config.class_weight)), ("mirror", config.mirror is not None)):
+        if given and field in named:
+            yield f"`{field}` is among the `parameters` too: leave it out of these"
+    if config.algorithm is None and config.trainer is None:
+        yield "name an `algorithm`, or a `trainer` (with or without a `projection`)"
+    if config.algorithm is not None and config.trainer is not None:
+        yield (
+            f"`trainer` {config.trainer} is put together with `projection` and `aggregation` instead of a named "
+            f"system: leave it or `algorithm` {config.algorithm} out"
+        )
+
+
+def _faults_of_deadline(config: DeadlineSettings) -> Iterator[str]:
+    # Forms fill in the default, so that it cannot be told from not asking.
+    if config.deadline is None and config.deadline_miss != DeadlineSettings.model_fields["deadline_miss"].default:
+        yield "`deadline_miss` is of a `deadline`: give one"
+
+
+def _faults_of_horizon(config: TrainingConfig) -> Iterator[str]:
+    if config.horizon is None:
+        if (config.participations, config.separation, config.expected_rows, config.bands) != (1, 1, None, None):
+            yield "`participations`, `separation`, `expected_rows` and `bands` are of a `horizon`: give one"
+        return
+    if config.tune:
+        yield "`tune` is not for a `horizon`, whose sums are released every night: leave it out"
+    if config.roc or config.by is not None or config.deadline is not None:
+        yield "`roc`, `by` and `deadline` are not for a `horizon`, of which no rows are held out: leave them out"
+    if config.test_fraction:
+        yield (
+            "`test_fraction` is not for a `horizon`: its rows all train, each in one night. Leave it out; a public "
+            "set's own test rows are measured, and labelled rows that are kept back from `unitball ingest` can be "
+            "compared with what `unitball predict` says of them, by their owner alone"
+        )
 
 
 _MOST_TEXT = 100

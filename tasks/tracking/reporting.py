@@ -349,7 +349,7 @@ def _called(config: TrainingConfig, result: RunResult) -> str:
     return ", ".join([" ".join([result.algorithm, *epsilon]), *good])
 
 
-def describe(
+def report_without_model(
     config: TrainingConfig,
     dataset: DatasetRef,
     plan: RunPlan,
@@ -362,38 +362,11 @@ def describe(
 
     ``elsewhere``: rows and accounts are those of parties of their own; ``effects``: for the card.
     """
-    params: dict[str, object] = {
-        name: value
-        for name, value in config.model_dump(mode="json").items()
-        if name not in ("dataset", "algorithm", "trust", "parameters") and value is not None
-    }
-    params["delta"] = config.stated_delta
-    for release in (*plan.projections, *plan.models, *(one for one in plan.evaluations if one.reads_rows)):
-        # What runs, defaults included: whoever compares runs later cannot look up what the defaults were.
-        algorithm = release.build()
-        for name in (field.name for field in dataclasses.fields(algorithm) if field.init and field.name != "budget"):
-            value = getattr(algorithm, name)
-            # Each of a table's columns stands in the release's manifest, and a wide table's are too long a text here.
-            told = len(value) if name == "columns" and value is not None else value
-            params.setdefault(f"{release.algorithm.kind.removesuffix('s')}.{name}", told)
-    known, unknown = result.metrics.known(), not_measured(result)
+    proved, flow_run, unknown = result.proved, result.prefect_flow_run_id, not_measured(result)
     noisy = {**result.metrics, **result.metrics.estimates}
-    spent = {"epsilon_spent": result.epsilon_spent, "delta_spent": result.delta_spent, "mu_spent": result.mu_spent}
-    numbers: dict[str, float | None] = {
-        # MLflow's page that compares runs opens on the first metric that all of them have.
-        **{name: known[name] for name in ("accuracy", "r2") if name in known},
-        **{name: None if value is None else rounded_up(value, _DIGITS) for name, value in spent.items()},
-        **known,
-        **group_metrics(result),
-        "seconds": result.seconds,
-        "releasing_seconds": result.releasing_seconds,
-    }
     said = {NOT_MEASURED_TAG: _reasons(unknown)} if unknown else {}
     if about := about_people(result):
         said["unitball.metrics"] = about
-    proved, flow_run = result.proved, result.prefect_flow_run_id
-    if result.positive is not None:
-        params["positive"] = result.positive
     return RunReport(
         experiment=dataset.name,
         run_key=result.run_key,
@@ -408,8 +381,8 @@ def describe(
             "neighbours": proved.neighbours if proved else None,
             "numerics": proved.numerics if proved else None,
         },
-        params={**params, "normalisation": plan.normalisation, "unit": str(dataset.unit)},
-        metrics={name: float(value) for name, value in numbers.items() if value is not None},
+        params={**_params(config, plan, result), "normalisation": plan.normalisation, "unit": str(dataset.unit)},
+        metrics=_metrics(result),
         # The step is the type I error in thousandths.
         curves={"trade_off": {round(1000 * level): missed for level, missed in proved.trade_off}} if proved else {},
         decisive={name: noisy[name] for name in DECISIVE if name in noisy},
@@ -418,6 +391,39 @@ def describe(
         note=model_card(config, dataset, plan, result, elsewhere=elsewhere, effects=effects)
         + (f"\n\n[Flow run in Prefect]({flow_run_page(flow_run)})" if flow_run else ""),
     )
+
+
+def _params(config: TrainingConfig, plan: RunPlan, result: RunResult) -> dict[str, object]:
+    """Return what was asked for and what runs: whoever compares runs later cannot look up what the defaults were."""
+    asked = config.model_dump(mode="json").items()
+    left_out = ("dataset", "algorithm", "trust", "parameters")
+    params: dict[str, object] = {name: value for name, value in asked if name not in left_out and value is not None}
+    params["delta"] = config.stated_delta
+    for release in (*plan.projections, *plan.models, *(paid for paid in plan.evaluations if paid.reads_rows)):
+        algorithm = release.build()
+        for name in (field.name for field in dataclasses.fields(algorithm) if field.init and field.name != "budget"):
+            value = getattr(algorithm, name)
+            # Each of a table's columns stands in the release's manifest, and a wide table's are too long a text here.
+            told = len(value) if name == "columns" and value is not None else value
+            params.setdefault(f"{release.algorithm.kind.removesuffix('s')}.{name}", told)
+    if result.positive is not None:
+        params["positive"] = result.positive
+    return params
+
+
+def _metrics(result: RunResult) -> dict[str, float]:
+    """Return what was measured and spent, the first what MLflow's page that compares runs is to open on."""
+    known = result.metrics.known()
+    spent = {"epsilon_spent": result.epsilon_spent, "delta_spent": result.delta_spent, "mu_spent": result.mu_spent}
+    numbers: dict[str, float | None] = {
+        **{name: known[name] for name in ("accuracy", "r2") if name in known},
+        **{name: None if value is None else rounded_up(value, _DIGITS) for name, value in spent.items()},
+        **known,
+        **group_metrics(result),
+        "seconds": result.seconds,
+        "releasing_seconds": result.releasing_seconds,
+    }
+    return {name: float(value) for name, value in numbers.items() if value is not None}
 
 
 NOT_MEASURED_TAG = "unitball.not_measured"
@@ -436,7 +442,7 @@ def _reasons(unknown: Mapping[str, str]) -> str:
 
 
 def run_report(config: TrainingConfig, run: Chained, columns: Columns | None = None) -> RunReport:
-    """Return all that MLflow keeps of a run: :func:`describe`, a line a party, the released model, the result.
+    """Return all that MLflow keeps of a run: with a line per party, the released model and the result.
 
     Parameters
     ----------
@@ -460,7 +466,7 @@ def run_report(config: TrainingConfig, run: Chained, columns: Columns | None = N
     except NotExportableError as reason:
         unlogged = f"\n\nNo model is logged: {reason}."
     effects = None if model is None else model.effects
-    report = describe(config, dataset, plan, result, elsewhere=columns is not None, effects=effects)
+    report = report_without_model(config, dataset, plan, result, elsewhere=columns is not None, effects=effects)
     return dataclasses.replace(
         report,
         note=report.note + unlogged,
