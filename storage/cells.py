@@ -74,7 +74,7 @@ _LONG = 10
 """Significant digits from which on a text may be a number of single precision that was written in double."""
 
 
-def canonical(column: Any, decimal: str = ".", before: Before | None = None) -> pa.StringArray:
+def canonical_texts(column: Any, decimal: str = ".", before: Before | None = None) -> pa.StringArray:
     """Return the canonical text of each cell.
 
     Parameters
@@ -100,7 +100,7 @@ def canonical(column: Any, decimal: str = ".", before: Before | None = None) -> 
 
 def canonical_text(value: object) -> str | None:
     """Return the canonical text of one cell; None where it is missing or its value cannot be known."""
-    text: str | None = _text(value) if isinstance(value, str) else canonical([value])[0].as_py()
+    text: str | None = _text(value) if isinstance(value, str) else canonical_texts([value])[0].as_py()
     return text
 
 

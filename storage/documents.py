@@ -382,7 +382,7 @@ def _require_size(size: int, most: int, place: str) -> None:
 _digests: dict[tuple[int, int, int, int], str] = {}
 
 
-def canonical(value: Any) -> bytes:
+def canonical_json(value: Any) -> bytes:
     """Return the one JSON text of ``value``: sorted keys, no spaces, no NaN.
 
     Raises
@@ -398,7 +398,7 @@ def canonical(value: Any) -> bytes:
 
 def digest(value: Any) -> str:
     """Return the SHA-256 of the canonical JSON, in hexadecimal."""
-    return hashlib.sha256(canonical(value)).hexdigest()
+    return hashlib.sha256(canonical_json(value)).hexdigest()
 
 
 def dump_manifest(content: Mapping[str, Any], *, version: int) -> bytes:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, TransformerMixin
 
-from storage.cells import canonical
+from storage.cells import canonical_texts
 from storage.columns.person import Person
 from storage.errors import InputError
 from storage.frames import find_frame, frame_of
@@ -200,7 +200,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
         if isinstance(read, np.ndarray):
             return read
         encoded = label.encode(read)
-        texts = canonical(cells).fill_null("NaN").to_numpy(zero_copy_only=False)
+        texts = canonical_texts(cells).fill_null("NaN").to_numpy(zero_copy_only=False)
         return np.where(encoded.unclippable, texts, encoded.values[:, 0])
 
     def people(self, X: Any) -> NDArray[np.object_]:

@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage.atomic import write_bytes
-from storage.cells import canonical
+from storage.cells import canonical_texts
 from storage.documents import pack_arrays, unpack_arrays, verify_file
 from storage.errors import InputError
 from storage.mixing import mixed
@@ -90,9 +90,9 @@ def identifiers(cells: Any) -> NDArray[np.object_]:
     Parameters
     ----------
     cells
-        As of :func:`storage.cells.canonical`.
+        As of :func:`storage.cells.canonical_texts`.
     """
-    coded = canonical(cells).dictionary_encode()
+    coded = canonical_texts(cells).dictionary_encode()
     texts = coded.dictionary.to_pylist()
     known = np.array([*(None if _NOBODY.fullmatch(text) else text for text in texts), None], dtype=object)
     return np.asarray(known[coded.indices.fill_null(len(texts)).to_numpy(zero_copy_only=False)])
@@ -269,7 +269,7 @@ def ranks(ordered: NDArray[Any]) -> NDArray[np.int64]:
     return np.arange(len(ordered)) - np.searchsorted(ordered, ordered)
 
 
-def shares(positions: Positions, records: int) -> NDArray[np.int32]:
+def record_sizes(positions: Positions, records: int) -> NDArray[np.int32]:
     """Return how many rows each row's record has in its part, (m,); 0 for rows that are left out."""
     counted = np.bincount(positions[positions >= 0], minlength=records).astype(np.int32)
     return np.where(positions >= 0, counted[positions], 0).astype(np.int32)

@@ -205,11 +205,11 @@ def _require_whole(body: Mapping[str, Any], data: bytes, place: Path | str) -> s
 
 def _stamped(manifest: Mapping[str, Any]) -> dict[str, Any]:
     # Through JSON and back, so that the digest is that of what will be read (tuples become lists, keys text).
-    return dict(json.loads(documents.canonical({**manifest, "format_version": FORMAT_VERSION})))
+    return dict(json.loads(documents.canonical_json({**manifest, "format_version": FORMAT_VERSION})))
 
 
 def _digest(manifest: Mapping[str, Any], data: bytes) -> str:
-    return hashlib.sha256(documents.canonical(_stamped(manifest)) + b"\0" + data).hexdigest()
+    return hashlib.sha256(documents.canonical_json(_stamped(manifest)) + b"\0" + data).hexdigest()
 
 
 class ObjectReleases(ReleaseStore):

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from storage.cells import canonical, numbers
+from storage.cells import canonical_texts, numbers
 from storage.columns.coding import codes_of
 from storage.columns.declarations import shown
 from storage.errors import InputError
@@ -82,7 +82,7 @@ def declared_labels(block: Block, source: Source, part: str, before: int) -> NDA
 
 def _class_indices(block: Block, source: Source, part: str, before: int) -> NDArray[np.int32]:
     raw = np.asarray(block.labels)
-    texts = canonical(raw if raw.dtype != object else raw.tolist())
+    texts = canonical_texts(raw if raw.dtype != object else raw.tolist())
     indices = codes_of(texts, source.classes).astype(np.int32)
     if (indices < 0).any():
         row = int(np.argmin(indices))

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from storage.cells import absent, canonical, canonical_text
+from storage.cells import absent, canonical_text, canonical_texts
 from storage.columns.categories import Category
 from storage.columns.column import Column, Encoded, Floats, MissingRows
 from storage.columns.dates import Date, Days
@@ -320,7 +320,7 @@ class Schema:
             if len(alike):
                 missing |= np.isin(values, alike)
             if (unread := np.isnan(values) & ~missing).any():
-                missing |= unread & _among(canonical(cells, self.decimal), texts)
+                missing |= unread & _among(canonical_texts(cells, self.decimal), texts)
             return values, missing
         return values, missing | _among(values, texts) | _among(values, alike)
 
@@ -338,7 +338,7 @@ class Schema:
             written = pa.array(sorted(self.missing), pa.string())
             alike = column.read(written, self.decimal)
             if isinstance(alike, np.ndarray):
-                marks = canonical(written, self.decimal), alike[~np.isnan(alike)]
+                marks = canonical_texts(written, self.decimal), alike[~np.isnan(alike)]
             else:
                 own = pa.array(sorted(column.written), pa.string())
                 marks = alike.filter(pc.invert(pc.is_in(alike, own))), alike[:0]

@@ -17,7 +17,7 @@ from storage.datasets import open_dataset, open_people, owners_of
 from storage.errors import DamagedError, InputError, StorageError
 from storage.layout import Layout
 from storage.objects import objects_of, row_objects
-from storage.people import Positions, shares
+from storage.people import Positions, record_sizes
 from storage.refs import DatasetRef, ShardRef
 from storage.rowfiles import RowFormat, RowWriter, StoredRows, ahead
 
@@ -125,7 +125,7 @@ def write_shards(
         for positions in positions_of.values():
             places[np.sort(positions)] = np.arange(len(positions), dtype=np.int32)
         # Of a row that nobody has, as above, the last place is looked up, and not taken.
-        beside = (shares(whose, records), places[whose] if len(whose) else whose)
+        beside = (record_sizes(whose, records), places[whose] if len(whose) else whose)
     kept = replace(kept, positions=True)
     sources = _sources(owners_of(layout, ref, part), owners, list(positions_of))
     copied = {"part": part, "of": rows.content, "assigned": sum(sizes.values())}

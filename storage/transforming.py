@@ -32,7 +32,7 @@ def transformed_ref(
     unit_ball: bool = True,
 ) -> DatasetRef:
     """Return the reference that :func:`transform_dataset` would return, whether or not that version is stored."""
-    described = documents.canonical(["derived", ref.version, normalisation, recipe, ref.dimension, unit_ball])
+    described = documents.canonical_json(["derived", ref.version, normalisation, recipe, ref.dimension, unit_ball])
     if ref.private:
         version = hmac.new(root_secret(layout), described, hashlib.sha256).hexdigest()[:32]
     else:

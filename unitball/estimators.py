@@ -16,7 +16,7 @@ from dpalgos.conformal import HeldOutErrors, HeldOutScores
 from dpalgos.parameters import ParameterError
 from dpalgos.rows import Floats
 from dpalgos.score_curves import Calibration, ScoreSums, operating_points, platt
-from storage.cells import canonical
+from storage.cells import canonical_texts
 from storage.columns.coding import codes_of
 from storage.columns.declarations import named_twice
 from storage.encoder import Clipped
@@ -243,13 +243,13 @@ class PrivateClassifier(Scored, ClassifierMixin, PrivateEstimator):  # type: ign
         if self._cloned and order != np.unique(self.classes_).tolist():
             warn_of_order(tuple(order))
         places = {label: index for index, label in enumerate(self.classes_.tolist())}
-        texts = canonical(list(places)).to_pylist()
+        texts = canonical_texts(list(places)).to_pylist()
         if len(places) < len(self.classes_) or named_twice([text for text in texts if text is not None]):
             raise ParameterError("classes are declared twice; names must differ")
         known = y.tolist()
         # Classes are any objects; what is none of them may be one in another spelling.
         others = [label for label in dict.fromkeys(known) if label not in places]
-        alike = dict(zip(others, codes_of(canonical(others), texts).tolist(), strict=True))
+        alike = dict(zip(others, codes_of(canonical_texts(others), texts).tolist(), strict=True))
         if unknown := [label for label, place in alike.items() if place < 0]:
             raise ParameterError(
                 f"row {known.index(unknown[0]) + 1}, label {shown_cell(unknown[0])} is none of the classes "

@@ -31,7 +31,7 @@ from storage.errors import InputError, RefusedError
 from storage.fingerprints import private_versions
 from storage.layout import Layout
 from storage.ledger.charges import PERSON
-from storage.people import People, at_most, shares
+from storage.people import People, at_most, record_sizes
 from storage.refs import DatasetRef, ReleaseRef, TableColumn, Visibility
 from tasks.accounts.ledger import require_account
 from tasks.accounts.pricing import epsilon_of_person
@@ -134,7 +134,7 @@ class Encoded:
         whose = np.unique(self.grouped.names, return_inverse=True)[1].astype(np.int32)
         order = np.arange(len(whose), dtype=np.uint64)
         kept = at_most(whose, order, np.zeros(len(whose)), self.grouped.people.rows_per_person)
-        counted = shares(kept, self.records)
+        counted = record_sizes(kept, self.records)
         rows = {}
         for name, chosen in parts.items():
             own = np.flatnonzero((kept >= 0) & np.isin(whose, chosen))

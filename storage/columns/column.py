@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from storage.cells import canonical
+from storage.cells import canonical_texts
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -134,7 +134,7 @@ class Column(ABC):
             Canonical texts, unless it is a column of numbers (NaN where a cell is none) or of days (likewise, since
             1970-01-01).
         """
-        return canonical(cells, decimal)
+        return canonical_texts(cells, decimal)
 
     def taken(self, texts: pa.StringArray) -> dict[str, int]:
         """Return how many canonical texts each rule takes by which the column recodes; for their owner alone."""

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from storage.cells import canonical, canonical_text, numbers
+from storage.cells import canonical_text, canonical_texts, numbers
 from storage.columns.coding import clip, codes_of, counted, recoded
 from storage.columns.column import Column, Encoded, Floats, MissingRows
 from storage.columns.declarations import declared_codes, declared_range, shown
@@ -92,7 +92,7 @@ class Label(Column):
         """Return canonical texts without the suffix, or numbers."""
         if self.range is not None:
             return numbers(cells, decimal)
-        return canonical(cells, decimal, (lambda text: text.removesuffix(self.suffix)) if self.suffix else None)
+        return canonical_texts(cells, decimal, (lambda text: text.removesuffix(self.suffix)) if self.suffix else None)
 
     def taken(self, texts: pa.StringArray) -> dict[str, int]:
         """By code or prefix, where these are not the classes themselves."""

@@ -80,7 +80,7 @@ Fields = Mapping[Any, Any]
 """An entry's columns by name."""
 
 
-def canonical(value: Any) -> str:
+def ledger_json(value: Any) -> str:
     """Return the one JSON text of a value: sorted keys, no spaces, ASCII."""
     return _ENCODER.encode(value)
 
@@ -116,7 +116,7 @@ class Chain:
     def mac(self, purpose: str, value: Any) -> str:
         """Return the HMAC of a JSON value under this ledger's key, in hexadecimal."""
         key = _derived(self.secret, self.ledger_id, purpose)
-        return hmac.digest(key, canonical(value).encode(), "sha256").hex()
+        return hmac.digest(key, ledger_json(value).encode(), "sha256").hex()
 
     def key_id(self) -> str:
         """Return what tells, without telling the key, which key this is."""
@@ -238,7 +238,7 @@ def advance_mark(path: Path, mark: HighWaterMark, chain: Chain, *, restored: boo
             if present is not None and present.link.sequence >= mark.link.sequence:
                 return
             mark = HighWaterMark(mark.link, {**(present.spent if present else {}), **mark.spent})
-            write_bytes(path, canonical({**_body(mark), "mac": _mac(chain, mark)}).encode(), mode=0o600)
+            write_bytes(path, ledger_json({**_body(mark), "mac": _mac(chain, mark)}).encode(), mode=0o600)
     except (OSError, StorageError) as error:
         _log.warning("high-water mark %s could not be written (%s); the ledger itself is whole", path, error)
 

@@ -36,8 +36,8 @@ from storage.ledger.database import (
     Link,
     advance_mark,
     behind,
-    canonical,
     entries,
+    ledger_json,
     read_mark,
 )
 
@@ -243,7 +243,7 @@ class Entries:
                 "account": account,
                 "subject": subject,
                 "recorded_at": _now(),
-                "content": canonical(content),
+                "content": ledger_json(content),
                 "previous": last.digest,
             }
             last = Link(last.ledger_id, last.sequence + 1, self._chain.digest(fields))

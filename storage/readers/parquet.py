@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from storage.cells import canonical, column_name
+from storage.cells import canonical_texts, column_name
 from storage.errors import InputError
 from storage.people import People, identifiers, named
 from storage.readers.arrow_batches import open_parquet
@@ -95,7 +95,7 @@ def labels_of(labels: Any) -> NDArray[Any]:
     kind = labels.type
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
         return np.asarray(labels.to_numpy(zero_copy_only=False))
-    return np.asarray(canonical(labels).to_numpy(zero_copy_only=False))
+    return np.asarray(canonical_texts(labels).to_numpy(zero_copy_only=False))
 
 
 def _list_dimension(path: Path) -> int:
@@ -149,7 +149,7 @@ def read_parquet(path: str | Path, options: ReadOptions) -> Source:
         text
         for files in parts.values()
         for block in _list_rows(files, dimension or 0, None)
-        for text in canonical(block.labels).unique().to_pylist()
+        for text in canonical_texts(block.labels).unique().to_pylist()
     )
     size, classes, discovered = settle(options, str(place), dimension=dimension, labels=labels)
     return Source(

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from storage.cells import canonical, canonical_text, column_name
+from storage.cells import canonical_text, canonical_texts, column_name
 from storage.errors import InputError
 from storage.names import visible
 from storage.pictures.declaration import ENDINGS
@@ -252,7 +252,7 @@ def table_files(path: Path, person: str | None) -> tuple[str | None, dict[str, l
         column = _person_column(path, table, person)
         if LABEL not in table.columns:
             raise InputError(f"{path} has no column {LABEL!r}; it has: {', '.join(table.columns)}")
-        labels = canonical(table.columns[LABEL]).to_pylist()
+        labels = canonical_texts(table.columns[LABEL]).to_pylist()
         people = [None] * len(labels) if column is None else _cells(table.columns[column])
         for line, name, label, whose in zip(table.lines.tolist(), names_of(path, table), labels, people, strict=True):
             relative = inside(folder, name, f"{path}, line {line}", links)

@@ -26,7 +26,7 @@ from packaging.utils import canonicalize_name
 
 from dpalgos.registry import lookup
 from storage.confined import admitted_memory, kept_memory
-from storage.documents import UNREADABLE, canonical, open_archive, parse_json
+from storage.documents import UNREADABLE, canonical_json, open_archive, parse_json
 from storage.errors import DamagedError, InputError, require_format
 from storage.ledger.moving import extract
 from storage.results import query
@@ -62,8 +62,10 @@ class Archive:
 def pack(members: Mapping[str, bytes], key: Ed25519PrivateKey) -> bytes:
     """Return the archive of some members: a ZIP file whose bytes depend on them and the key alone."""
     listed = {name: hashlib.sha256(data).hexdigest() for name, data in members.items()}
-    contents = canonical({"format_version": FORMAT_VERSION, "members": listed})
-    signature = canonical({"key": key.public_key().public_bytes_raw().hex(), "signature": key.sign(contents).hex()})
+    contents = canonical_json({"format_version": FORMAT_VERSION, "members": listed})
+    signature = canonical_json(
+        {"key": key.public_key().public_bytes_raw().hex(), "signature": key.sign(contents).hex()}
+    )
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as file:
         for name, data in {**members, _CONTENTS: contents, _SIGNATURE: signature}.items():
@@ -208,7 +210,7 @@ def export_run(run: str) -> tuple[bytes, str, str]:
     """
     layout, report = current_layout(), _find(run)
     keys = [*report["releases"], *report["evaluations"]]  # type: ignore[misc]  # both are lists
-    store, members = open_releases(), {RUN: canonical(report)}
+    store, members = open_releases(), {RUN: canonical_json(report)}
     manifests: dict[str, Json] = {}
     for key in keys:
         files = store.files(key)
@@ -226,13 +228,15 @@ def export_run(run: str) -> tuple[bytes, str, str]:
             files[SIGNED] = evidence
         members |= {release_member(key, name): data for name, data in files.items()}
     database = open_ledger_database()
-    members[CHARGES] = canonical({"ledger": database.chain.ledger_id, "entries": extract(database, keys)})
+    members[CHARGES] = canonical_json({"ledger": database.chain.ledger_id, "entries": extract(database, keys)})
     # Whoever verifies reads archives, too, and needs no libraries for models.
     from tasks.tracking.audits import audit_of
 
     members[PROOF] = _proof(manifests).encode()
-    members[AUDIT] = canonical(audit_of(current_root(), str(report["mlflow_run_id"] or ""), str(report["algorithm"])))
-    members[ENVIRONMENT] = canonical(
+    members[AUDIT] = canonical_json(
+        audit_of(current_root(), str(report["mlflow_run_id"] or ""), str(report["algorithm"]))
+    )
+    members[ENVIRONMENT] = canonical_json(
         {"packages": installed(), "lock": hashlib.sha256(_LOCK.read_bytes()).hexdigest() if _LOCK.is_file() else None}
     )
     key = identity_key(root_secret(layout), "export signature")

@@ -28,7 +28,7 @@ from storage.refs import TableColumn, Unit
 from storage.releases import ReleaseStore
 from storage.secrets import Secret
 from tasks.planning.configuration import Json, TrainingConfig
-from tasks.planning.identity import canonical
+from tasks.planning.identity import identity_json
 from tasks.runtime.stores import open_releases
 
 _MOST_MESSAGE = 64 * 2**20
@@ -162,7 +162,7 @@ class Signed(WireModel):
 
 
 def _signed(purpose: Purpose, run: str, party: str, body: str) -> bytes:
-    return canonical(["unitball party", purpose, run, party, body]).encode()
+    return identity_json(["unitball party", purpose, run, party, body]).encode()
 
 
 class Floors(WireModel):

@@ -54,7 +54,7 @@ from tasks.federation.protocol import (
     test_fraction,
 )
 from tasks.planning.configuration import TrainingConfig
-from tasks.planning.identity import canonical, identity
+from tasks.planning.identity import identity, identity_json
 from tasks.planning.plans import RunPlan
 from tasks.planning.releases import PlannedCombination, PlannedRelease
 from tasks.planning.resolution import resolve_normalisation
@@ -170,7 +170,7 @@ class Party:
     def _describe(self, request: Request) -> Answer:
         body = self._description(request.config).written()
         table = declared_table(current_layout(), find_dataset(self._dataset))
-        message = packed(canonical(table).encode()) if table is not None else ""
+        message = packed(identity_json(table).encode()) if table is not None else ""
         return self._signed(Purpose.DESCRIPTION, "", body, message=message)
 
     def _description(self, config: TrainingConfig) -> Description:

@@ -278,14 +278,14 @@ def _plain(value: object) -> object:
     raise TypeError(f"cannot digest a {type(value).__name__}")
 
 
-def canonical(value: object) -> str:
+def identity_json(value: object) -> str:
     """Return the one JSON text of a value: keys sorted, no spaces, exact floats; NaN refused."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), default=_plain, allow_nan=False)
 
 
 def identity(**parts: object) -> str:
     """Return the SHA-256 digest (64 hex digits) of named parts."""
-    return hashlib.sha256(canonical(parts).encode()).hexdigest()
+    return hashlib.sha256(identity_json(parts).encode()).hexdigest()
 
 
 @cache

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 import unitball
 from storage.refs import ReleaseRef
-from tasks.planning.identity import canonical
+from tasks.planning.identity import identity_json
 from tasks.release.storing import read_release
 from tasks.runtime.stores import open_releases
 from tests.support.code_versions import pin
@@ -81,7 +81,7 @@ def read(key: str) -> Json:
     return {
         "artefact": manifest["artefact"],
         "code": manifest.get("code"),
-        "manifest": hashlib.sha256(canonical(manifest).encode()).hexdigest(),
+        "manifest": hashlib.sha256(identity_json(manifest).encode()).hexdigest(),
         "arrays": {name: digest(array) for name, array in arrays.items()},
     }
 

@@ -378,7 +378,7 @@ def _zeros(megabytes: int, numbers: int, kind: int = zipfile.ZIP_DEFLATED) -> by
 def _sent(arrays: bytes) -> dict[str, str]:
     """Return a release with digests that match, as it travels."""
     manifest = {"artefact": "linear-model", "format_version": 1}
-    release = hashlib.sha256(documents.canonical(manifest) + b"\0" + arrays).hexdigest()
+    release = hashlib.sha256(documents.canonical_json(manifest) + b"\0" + arrays).hexdigest()
     body = {"manifest": manifest, "arrays": hashlib.sha256(arrays).hexdigest(), "release": release}
     files = {"manifest": documents.dump_manifest(body, version=1), "arrays": arrays}
     return {name: base64.b64encode(data).decode() for name, data in files.items()}
@@ -443,11 +443,11 @@ def _export(path: Path, megabytes: int, *, signed: bool, stated: int | None = No
     data, digest = _zipped_member(megabytes)
     path.write_bytes(data)
     with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive:
-        contents = documents.canonical({"format_version": 1, "members": {"run.json": digest}})
+        contents = documents.canonical_json({"format_version": 1, "members": {"run.json": digest}})
         key = Ed25519PrivateKey.generate()
         signature = {"key": key.public_key().public_bytes_raw().hex(), "signature": key.sign(contents).hex()}
         archive.writestr("contents.json", contents if signed else contents + b" ")
-        archive.writestr("signature.json", documents.canonical(signature))
+        archive.writestr("signature.json", documents.canonical_json(signature))
     if stated is not None:
         # What a member states of itself, in its own head and in the list.
         size, lie = struct.pack("<L", megabytes << 20), struct.pack("<L", stated)

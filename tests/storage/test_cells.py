@@ -17,7 +17,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as some
 
-from storage.cells import absent, canonical, canonical_text, column_name, days, numbers
+from storage.cells import absent, canonical_text, canonical_texts, column_name, days, numbers
 from storage.encoder import TableEncoder
 from storage.errors import InputError
 from storage.people import identifiers
@@ -69,7 +69,7 @@ BERLIN = timezone(timedelta(hours=1))
 )  # fmt: skip
 def test_cells_of_one_value_have_one_text(cells: list[Any], text: str) -> None:
     """Together and alone: what a cell is does not depend on the cells beside it."""
-    assert canonical(cells).to_pylist() == [text] * len(cells)
+    assert canonical_texts(cells).to_pylist() == [text] * len(cells)
     assert [canonical_text(cell) for cell in cells] == [text] * len(cells)
     assert canonical_text(text) == text
     assert len({numbers(cells).tobytes() for cells in ([cell] for cell in cells if not isinstance(cell, bool))}) == 1
@@ -85,7 +85,7 @@ def test_cells_of_one_value_have_one_text(cells: list[Any], text: str) -> None:
     ],
 )  # fmt: skip
 def test_cells_of_other_values_stay_apart(cells: list[Any]) -> None:
-    assert len(set(canonical(cells).to_pylist())) == 2
+    assert len(set(canonical_texts(cells).to_pylist())) == 2
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_cells_of_other_values_stay_apart(cells: list[Any]) -> None:
 )  # fmt: skip
 def test_what_cannot_be_known_has_no_value(cell: Any) -> None:
     cells = ["a", cell, None]
-    assert canonical(cells).to_pylist() == ["a", None, None]
+    assert canonical_texts(cells).to_pylist() == ["a", None, None]
     assert absent(cells).tolist() == [False, False, True]
 
 
@@ -106,22 +106,22 @@ def test_a_whole_number_of_single_precision_is_what_a_file_of_text_would_hold() 
     single = pd.Series([123456792], dtype="float32")
     written = pd.read_csv(pd.io.common.StringIO(single.to_csv(index=False)), dtype=str).iloc[:, 0]
     assert numbers(pa.array(single)).tolist() == numbers(written.tolist()).tolist() == [123456790.0]
-    assert canonical(pa.array(single)).to_pylist() == [None]
+    assert canonical_texts(pa.array(single)).to_pylist() == [None]
 
 
 def test_arrow_types_of_every_kind() -> None:
     texts = pa.array(["a", None, "1.0"])
     arrays = [texts, texts.cast(pa.large_string()), texts.cast(pa.string_view()), texts.dictionary_encode()]
     arrays += [pa.chunked_array([texts.slice(0, 1), texts.slice(1)])]
-    assert [canonical(array).to_pylist() for array in arrays] == [["a", None, "1"]] * len(arrays)
-    assert canonical(pa.chunked_array([], pa.string())).to_pylist() == []
-    assert canonical([]).to_pylist() == []
-    assert canonical(pa.array([10**14, 0], pa.timestamp("s"))).to_pylist() == [None, "1970-01-01"]
-    assert canonical(pa.array([b"a"], pa.binary())).to_pylist() == [None]
+    assert [canonical_texts(array).to_pylist() for array in arrays] == [["a", None, "1"]] * len(arrays)
+    assert canonical_texts(pa.chunked_array([], pa.string())).to_pylist() == []
+    assert canonical_texts([]).to_pylist() == []
+    assert canonical_texts(pa.array([10**14, 0], pa.timestamp("s"))).to_pylist() == [None, "1970-01-01"]
+    assert canonical_texts(pa.array([b"a"], pa.binary())).to_pylist() == [None]
     broken = pa.Array.from_buffers(
         pa.string(), 2, [None, pa.py_buffer(np.array([0, 1, 2], "i4")), pa.py_buffer(b"\xffa")]
     )
-    assert canonical(broken).to_pylist() == [None, "a"]
+    assert canonical_texts(broken).to_pylist() == [None, "a"]
     assert days(pa.array([86_400_000], pa.date64())).tolist() == [1.0]
 
 
@@ -148,8 +148,8 @@ CELLS = some.one_of(
 @example(["0001-01-01 00:00:00+05:00", "1.", "0.00000000149011612", "9" * 5000])
 def test_canonical_texts_are_canonical(cells: list[Any]) -> None:
     """Made again, alone, or from what text holds of the cell."""
-    together = canonical(cells).to_pylist()
-    assert canonical(together).to_pylist() == together
+    together = canonical_texts(cells).to_pylist()
+    assert canonical_texts(together).to_pylist() == together
     assert [canonical_text(cell) for cell in cells] == together
     for cell, text in zip(cells, together, strict=True):
         if isinstance(cell, (int, float, date)) and not isinstance(cell, bool) and text is not None:
@@ -161,7 +161,13 @@ def test_canonical_texts_are_canonical(cells: list[Any]) -> None:
 
 
 def test_decimal_commas_are_points() -> None:
-    assert canonical(["1,50", "99,0", "a,b", 1.5, "1.234,5"], ",").to_pylist() == ["1.5", "99", "a,b", "1.5", "1.234,5"]
+    assert canonical_texts(["1,50", "99,0", "a,b", 1.5, "1.234,5"], ",").to_pylist() == [
+        "1.5",
+        "99",
+        "a,b",
+        "1.5",
+        "1.234,5",
+    ]
     assert np.array_equal(numbers(["1,50", 1.5, "1.5"], ","), [1.5, 1.5, np.nan], equal_nan=True)
 
 

@@ -20,9 +20,9 @@ from storage.people import (
     identifiers,
     keyed_digests,
     load_people,
+    record_sizes,
     row_digests,
     save_people,
-    shares,
 )
 from storage.refs import DatasetRef
 from storage.source import ReadOptions, read_source
@@ -130,7 +130,7 @@ def test_at_most_m_rows_of_a_person_by_what_they_hold() -> None:
         np.append(positions, [0] * 50), np.append(prints, [0] * 50).astype(np.uint64), np.append(labels, [0] * 50), 2
     )
     assert np.array_equal(more[:7] == 1, kept == 1)
-    assert shares(kept, 3).tolist() == [0, 2, 2, 2, 0, 2, 0]
+    assert record_sizes(kept, 3).tolist() == [0, 2, 2, 2, 0, 2, 0]
     assert (at_most(np.zeros(1000, np.int32), np.zeros(1000, np.uint64), np.zeros(1000), 64) == 0).sum() == 64
 
 
