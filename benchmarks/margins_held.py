@@ -1,6 +1,6 @@
 """Margins of numeric labels, of groups, and intervals: in how many simulated runs they hold, and how wide they are.
 
-    python benchmarks/coverage.py [--kinds errors,groups,intervals] [--runs 10000]
+    python benchmarks/margins_held.py [--kinds errors,groups,intervals] [--runs 10000]
         [--output benchmarks/results/margins.json]
 
 The simulations of the nightly tests: released vectors are drawn without training. Cells that are in the file already
