@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpalgos.algorithms import Work
+from dpalgos.class_means import ClassMeans
 from dpalgos.guarantees import Neighbours, Setting
 from dpalgos.linear import LinearTask
 from dpalgos.mechanisms.distributions import pack
@@ -319,32 +320,6 @@ def gram_sensitivity(radius: float, neighbours: Neighbours) -> float:
     return _up(radius * radius * math.sqrt(neighbours.records))
 
 
-@dataclass(frozen=True, slots=True)
-class ClassMeans:
-    """What one noisy sum a class tells: post-processing of the sums.
-
-    Parameters
-    ----------
-    means : array (K, d)
-    variance : array (K,)
-        Of each mean's noise, a coordinate.
-    counts : array (K,)
-        Rows of each class, estimated.
-    """
-
-    means: Floats
-    variance: Floats
-    counts: Floats
-
-    def lengths(self) -> Floats:
-        """Return unbiased estimates of ‖m_c‖² (K,): noise adds d times its variance, which is public."""
-        return np.asarray((self.means**2).sum(axis=1) - self.means.shape[1] * self.variance)
-
-    def discriminant(self) -> tuple[Floats, Floats]:
-        """Return weights (K, d) and intercepts (K,) of scores x·m_c − ½‖m_c‖²: the nearest mean has the largest."""
-        return self.means, -0.5 * np.maximum(self.lengths(), 0.0)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassSums:
     """Σ (x, a) over the rows of each class, a vector of K (d + 1) integers.
@@ -438,15 +413,17 @@ class ClassSums:
         """
         sums = noisy_sums[:, :-1] / self.scale
         even = setting.rows / setting.classes
-        counts = np.full(setting.classes, even)
+        counts = noisy_counts = np.full(setting.classes, even)
         if self.unit > 0:
             noise = sigma / self.unit
-            seen = noisy_sums[:, -1] / self.unit - even
+            noisy_counts = noisy_sums[:, -1] / self.unit
+            seen = noisy_counts - even
             excess = (setting.classes - 2) * noise**2 / max(float((seen**2).sum()), np.finfo(np.float64).tiny)
             counts = even + max(0.0, 1.0 - excess) * seen
         counts = np.maximum(counts, max(even / 10.0, 1.0))
         deviation = sigma / self.scale
-        return ClassMeans(means=sums / counts[:, None], variance=(deviation / counts) ** 2, counts=counts)
+        variance = (deviation / counts) ** 2
+        return ClassMeans(means=sums / counts[:, None], variance=variance, counts=counts, noisy_counts=noisy_counts)
 
 
 # Eight megabytes of encoded rows at a time: enough for fast products, next to nothing of memory.

@@ -106,6 +106,7 @@ def _measurements(results: Sequence[RunResult]) -> Iterator[str]:
         at_this_budget,
         guessing,
         margins_are,
+        no_better,
     )
 
     for one in results:
@@ -121,6 +122,8 @@ def _measurements(results: Sequence[RunResult]) -> Iterator[str]:
         known = known and not guessed
     if known:
         yield mean.capitalize()
+    for one in results:
+        yield from (f"{one.algorithm}: {said}" if len(results) > 1 else said for said in no_better(one))
     for one in results:
         if "r2" in one.metrics and one.metrics.is_known("mae") and not one.metrics.is_known("r2"):
             whose = f" of {one.algorithm}" if len(results) > 1 else ""

@@ -83,7 +83,9 @@ class ClassMeansDiscriminant(ClassSumTrainer, OneSum):
     """Add up the rows of each class with noise once; score x by x·m_c − ½‖m_c‖².
 
     The fewest numbers that tell classes apart, and so the least noise: at small budgets nothing beats it on features in
-    which classes are round (:class:`~dpalgos.features.whitening.PublicWhitening`).
+    which classes are round (:class:`~dpalgos.features.whitening.PublicWhitening`). Means are shrunk towards the mean of
+    all rows by the noise that they have, those of rare classes most (:class:`~dpalgos.class_means.ClassMeans`). Where
+    noise hides all differences, the model predicts the class with the largest noisy count.
 
     Guarantee
     ---------
@@ -339,16 +341,18 @@ class DiscriminantDescent(ClassSumTrainer):
         return math.nextafter(means, math.inf), self._gradient_sums(setting).sensitivity(neighbours)
 
     def _start(self, sums: Floats, sigma: float, setting: Setting) -> Floats:
-        """Return the discriminant of noisy class sums as weights of the rows with their constant feature."""
-        means = self.class_sums(setting).means(sums, sigma, setting)
-        weights, intercept = means.discriminant()
+        """Return the discriminant of noisy class sums as weights of the rows with their constant feature.
+
+        Shrunk means are as long as the exact ones are expected to be, or shorter: no noise is subtracted from their
+        length. Where no difference of the classes is seen, the descent starts at zero.
+        """
+        weights, intercept = self.class_sums(setting).means(sums, sigma, setting).discriminant()
         weights, intercept = weights - weights.mean(axis=0), intercept - intercept.mean()
         model = linear_model(weights, intercept)
         if self.schedule(setting).iterations:
-            # The softmax needs scores of a size; the noise's part of the length is public.
-            noise = means.variance.mean() * setting.dimension * (1.0 - 1.0 / setting.classes)
-            length = float((weights**2).sum(axis=1).mean()) - noise
-            scale = self.start / math.sqrt(max(length, noise / 100.0, 1e-12))
+            # The softmax needs scores of a size.
+            length = float((weights**2).sum(axis=1).mean())
+            scale = self.start / math.sqrt(length) if length > 0.0 else 0.0
             model = LinearModel(weights=scale * model.weights, intercept=scale * model.intercept)
         return self._task.weights_of(model)
 

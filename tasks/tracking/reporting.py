@@ -53,6 +53,7 @@ from tasks.tracking.results import (
     group_metrics,
     guessing,
     margins_are,
+    no_better,
     not_measured,
     positive_class,
     rates_by_group,
@@ -267,7 +268,7 @@ def _accuracy(result: RunResult) -> str:
         for name, what in named.items()
     ]
     of_classes = [*positive_class(result), *by_class(result, _MOST_RECALLS), *at_threshold(result)]
-    parts = [first, *guessing([result]), *sentences, *of_classes]
+    parts = [first, *guessing([result]), *no_better(result), *sentences, *of_classes]
     return " ".join(filter(None, [*parts, margins_are(result)]))
 
 

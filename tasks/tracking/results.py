@@ -6,18 +6,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import NamedTuple
 
+import numpy as np
 from pydantic import BaseModel, SerializeAsAny
 
 from dpalgos.accounting.composition import TYPE_I_ERRORS, compose, gaussian_mu, trade_off
 from dpalgos.guarantees import Loss, PureEpsilon, rounded_up
 from dpalgos.measured import ENDS, Metrics, in_digits
 from dpalgos.metrics import class_names, distinct_names, safe_name
+from dpalgos.models import LinearModel
 from dpalgos.sentences import sentence
 from storage.refs import DatasetRef, ReleaseRef, Unit
 from storage.results import append, is_recorded
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.plans import RunIdentity, RunPlan
 from tasks.release.metrics import ByGroup, Evaluation, ManyClasses, RecallOf
+from tasks.release.storing import read_release
 from tasks.runtime.settings import current_layout
 
 # Cards say what an attack finds that accuses this share of those who were not there.
@@ -98,6 +101,8 @@ class RunResult(Evaluation, frozen=True):
     epsilon_charged : float or None
         Where the run rests on counts that were released before it: what its own releases cost, without these. Both
         compose to ``epsilon_spent``.
+    predicts_only : str or None
+        The class that the model predicts for every row, where its weights are all zero; None elsewhere.
     positive : str or None
         Of two classes the one that precision, recall, F1, threshold, scores and effects are of; None of others.
     accuracy : float or None
@@ -125,6 +130,7 @@ class RunResult(Evaluation, frozen=True):
     delta_spent: float | None
     mu_spent: float | None = None
     epsilon_charged: float | None
+    predicts_only: str | None = None
     positive: str | None = None
     accuracy: float | None
     split: dict[str, object]
@@ -220,6 +226,7 @@ def summarise(plan: RunPlan, dataset: DatasetRef, evaluation: Evaluation, refere
         delta_spent=proved.delta if proved else None,
         mu_spent=proved.mu if proved else None,
         epsilon_charged=charged_of(plan),
+        predicts_only=_predicts_only(plan, references),
         positive=plan.identity.classes[-1] if len(plan.identity.classes) == 2 else None,
         accuracy=evaluation.metrics.known().get("accuracy"),
         split=plan.split,
@@ -229,6 +236,15 @@ def summarise(plan: RunPlan, dataset: DatasetRef, evaluation: Evaluation, refere
         releases=tuple(reference.key for reference in references),
         evaluations=tuple(release.key for release in plan.evaluations),
     )
+
+
+def _predicts_only(plan: RunPlan, references: Sequence[ReleaseRef]) -> str | None:
+    """Return the class that a run's model, the last of its releases, predicts for every row; None elsewhere."""
+    model = read_release(references[-1]) if references and len(plan.identity.classes) > 1 else None
+    if not isinstance(model, LinearModel) or model.weights.any():
+        return None
+    model = model.turned() if plan.identity.turned else model
+    return plan.identity.classes[int(model.predict(np.zeros((1, model.weights.shape[1])))[0])]
 
 
 def rests_on(result: RunResult) -> str:
@@ -329,6 +345,63 @@ def guessing(results: Sequence[RunResult]) -> list[str]:
         ]
     unknown = {at_this_budget(one) for one in measured}
     return [f"How often guessing the most frequent class is right {NOT_MEASURED} {one}." for one in sorted(unknown)[:1]]
+
+
+def no_better(result: RunResult) -> list[str]:
+    """Return sentences on a model that is no better than guessing: by its weights, and by what was measured of it.
+
+    The latter where the released confusion matrix, or that of public rows, shows neither an accuracy above that of the
+    most frequent class nor a balanced accuracy above 1/K, by the lower ends of their 95 % margins; and no AUC above
+    0.5. What cannot be measured is not above.
+    """
+    said = []
+    if result.predicts_only is not None:
+        said.append(
+            f"Warning: the model predicts `{result.predicts_only}` for every row, because the noise at this budget "
+            "hides all differences between the classes. More rows or a larger --epsilon are needed."
+        )
+    metrics = result.metrics
+    if all(name in metrics and metrics.is_known(name) for name in ("accuracy", "majority_rate")):
+        guesses = {
+            "accuracy": metrics["majority_rate"],
+            "balanced_accuracy": 1.0 / max(_classes_counted(result), 2),
+            "auc": 0.5,
+        }
+        known = {name: guess for name, guess in guesses.items() if name in metrics and metrics.is_known(name)}
+        if all(_at_least(result, name) <= guess + 1e-9 for name, guess in known.items()):
+            several = result.identity.dataset.unit.several
+            said.append(
+                "Warning: the confusion matrix shows no more than guessing: neither an accuracy above that of the most "
+                f"frequent class, nor a balanced accuracy above {guesses['balanced_accuracy']:.2g}, by more than the "
+                f"noise and the drawing of the {several} explain."
+            )
+    return said
+
+
+def _classes_counted(result: RunResult) -> int:
+    """Return how many classes a mean of recalls is over: of exact counts those that occur."""
+    exact = result.metrics.limits("balanced_accuracy") is None
+    return sum(sum(row) > 0 for row in result.confusion) if exact and result.confusion else len(result.classes)
+
+
+def _at_least(result: RunResult, name: str) -> float:
+    """Return the lower end of a metric's margin; of exact counts, two standard errors of the drawing of rows below it.
+
+    The AUC has the standard error that it has by guessing.
+    """
+    limits, value = result.metrics.limits(name), result.metrics[name]
+    if limits is not None or not result.confusion:
+        return value if limits is None else limits[0]
+    counts = np.array(result.confusion, dtype=np.float64)
+    there = counts.sum(axis=1) > 0
+    rows, hits = counts.sum(axis=1)[there], np.diagonal(counts)[there]
+    total, recall = float(rows.sum()), hits / rows
+    errors = {
+        "accuracy": math.sqrt(max(value * (1.0 - value), 0.0) / total),
+        "balanced_accuracy": math.sqrt(float((recall * (1.0 - recall) / rows).sum())) / len(rows),
+        "auc": float(np.sqrt((total + 1.0) / (12.0 * rows * np.maximum(total - rows, 1.0))).mean()),
+    }
+    return value - 2.0 * errors[name]
 
 
 def positive_class(result: RunResult) -> list[str]:

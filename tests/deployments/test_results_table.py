@@ -10,12 +10,20 @@ import pytest
 from rich.console import Console
 
 from deployments.cli.results_table import _measurements, results_table, shown_results
-from dpalgos.metrics import class_names, recalls
+from dpalgos.metrics import class_names, metrics_of_confusion, recalls
 from storage.refs import Visibility
 from tasks.tracking import reporting
 from tasks.tracking.results import RunResult, by_class, shown_metric
 from tests.support.command_line import CommandLine
 from tests.tasks.tracking.test_figures import a_result, decided
+
+
+def margins_of(low: float, high: float) -> dict[str, float]:
+    """Accuracy and balanced accuracy in the middle of one margin, of noisy counts."""
+    each = {"": (low + high) / 2, "_low": low, "_high": high}
+    return {f"{name}{end}": value for name in ("accuracy", "balanced_accuracy") for end, value in each.items()} | {
+        "held_out_rows": 190.0
+    }
 
 
 def test_a_noisy_measure_leaves_room_for_what_is_proved() -> None:
@@ -60,6 +68,38 @@ def test_an_error_is_measured_in_the_unit_of_its_label(
     assert (shown_metric(result, "mae", "g") == f"0.4 (0 to {high:g})") is says
     assert ("cannot be measured" in shown_metric(result, "mae")) is not says
     assert ("mae" in result.metrics.known()) is says
+
+
+_NOTHING = {**margins_of(0.3, 0.6), "majority_rate": 0.5}
+_TABLES: dict[str, tuple[dict[str, float], object, bool]] = {
+    "guessed by the largest class": ({}, [[0, 60, 0], [0, 340, 0], [0, 100, 0]], True),
+    "guessed by chance": ({}, [[19, 21, 20], [118, 111, 111], [31, 35, 34]], True),
+    "one class never occurs": ({}, [[0, 60, 0], [0, 340, 0], [0, 0, 0]], True),
+    "rare classes are found": ({}, [[50, 5, 5], [120, 110, 110], [10, 10, 80]], False),
+    "frequent classes are found": ({}, [[0, 60, 0], [0, 340, 0], [0, 30, 70]], False),
+    "noise hides the difference": (_NOTHING, [], True),
+    "a margin is above": ({**_NOTHING, "accuracy_low": 0.52}, [], False),
+    "the AUC is above": ({**_NOTHING, "auc": 0.7, "auc_low": 0.6, "auc_high": 0.8}, [], False),
+    "nothing can be measured": ({**margins_of(0.0, 1.0), "majority_rate": 0.5}, [], False),
+}
+
+
+@pytest.mark.parametrize("name", _TABLES)
+def test_a_model_no_better_than_guessing_is_said_to_be_so(name: str) -> None:
+    """In the terminal and on the card, for any number of classes and any frequencies."""
+    metrics, counts, says = _TABLES[name]
+    if counts:
+        metrics = metrics_of_confusion(np.array(counts, dtype=np.float64))
+    confusion = tuple(map(tuple, np.array(counts, dtype=float).tolist()))
+    result = a_result(metrics=metrics, confusion=confusion, classes=("a", "b", "c"), measured_on="test rows")
+    said = list(_measurements([result]))
+    assert any("no more than guessing" in line for line in said) is says
+    assert ("no more than guessing" in reporting._accuracy(result)) is says
+
+
+def test_a_model_that_predicts_one_class_says_which() -> None:
+    result = a_result(predicts_only="b", classes=("a", "b"), measured_on="test rows")
+    assert any("predicts `b` for every row" in line for line in _measurements([result]))
 
 
 @pytest.mark.parametrize(("high", "rate", "says"), [(0.58, 0.96, True), (0.84, 0.97, False), (0.58, 0.6, False)])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dpalgos.guarantees import GaussianMu, Neighbours, Setting, Trust
-from dpalgos.integer_sums import ClassMeans, ClassSums, encoded_radius, row_weights
+from dpalgos.integer_sums import ClassSums, encoded_radius, row_weights
 from dpalgos.rows import ArrayRows
 from dpalgos.trainers.discriminant import ClassMeansDiscriminant, DiscriminantDescent, linear_model
 from tests.support.training import blobs, fitted, parties_of, setting_of
@@ -61,17 +61,6 @@ def test_null_records_add_nothing() -> None:
     features = np.array([[1.0, 0, 0, 0], [np.nan, 0, 0, 0], [0, 1.0, 0, 0]])
     total = sums.total(ArrayRows(features, np.array([0, 0, -1])), SETTING)
     np.testing.assert_array_equal(total, sums_of(sums, features[0], 0))
-
-
-def test_the_noise_is_taken_off_the_length_of_a_mean(random: np.random.Generator) -> None:
-    """E‖m + z‖² − d·variance = ‖m‖²: over 4,000 draws the mean is within five standard errors."""
-    mean, deviation = np.array([[0.6, 0.0, 0.3]]), 0.5
-    draws = mean + deviation * random.standard_normal((4000, 1, 3))
-    lengths = [ClassMeans(one, np.array([deviation**2]), np.array([1.0])).lengths()[0] for one in draws]
-    error = float(np.std(lengths)) / math.sqrt(len(lengths))
-    assert abs(float(np.mean(lengths)) - 0.45) < 5 * error
-    # What is caught: the noise left in, 0.75 more.
-    assert error < 0.05
 
 
 def test_counts_of_pure_noise_are_even() -> None:
