@@ -24,7 +24,8 @@ from dpalgos.accounting.composition import gaussian_part, noise_multiplier, samp
 from dpalgos.accounting.costs import PlanCost, price
 from dpalgos.accounting.profiles import mu_from_epsilon_delta
 from dpalgos.accounting.spending import RESERVED, FilterCap, SummedHistory, apply_filter
-from dpalgos.evaluators.noisy_sums import ConfusionMatrix, ScoreDistribution
+from dpalgos.evaluators.confusion import ConfusionMatrix
+from dpalgos.evaluators.score_distribution import ScoreDistribution
 from dpalgos.guarantees import GaussianMu, PrivateSelection, Setting, rounded_down, rounded_up
 from dpalgos.parameters import ParameterError
 from dpalgos.registry import lookup, names

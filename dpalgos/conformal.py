@@ -70,7 +70,7 @@ from numpy.typing import NDArray
 
 from dpalgos.accounting.profiles import epsilon_of_mu
 from dpalgos.error_margins import ErrorCounts
-from dpalgos.evaluators.noisy_sums import edges
+from dpalgos.evaluators.score_distribution import edges
 from dpalgos.mechanisms.running_sums import RunningSums
 from dpalgos.parameters import ParameterError
 from dpalgos.rows import Floats

@@ -62,7 +62,7 @@ import numpy as np
 import scipy
 
 from dpalgos.evaluators.error_distribution import ErrorDistribution
-from dpalgos.evaluators.noisy_sums import SQUARES_WEIGHT
+from dpalgos.evaluators.error_sums import SQUARES_WEIGHT
 from dpalgos.guarantees import Setting
 from dpalgos.margins import PUBLIC_SEED, TWO_SIDED
 from dpalgos.measured import TOO_MUCH_NOISE, Metrics, Scale
@@ -377,7 +377,7 @@ def metrics_of_noisy_errors(sums: Floats, rows: int, deviation: float, label_ran
     Parameters
     ----------
     sums : array (5,)
-        Of (1, 2 a^2, a, t, t^2); see :class:`dpalgos.evaluators.noisy_sums.LaplaceErrorSums`.
+        Of (1, 2 a^2, a, t, t^2); see :class:`dpalgos.evaluators.error_sums.LaplaceErrorSums`.
     rows : int
         Rows that were held out, null records included; public.
     deviation : float

@@ -37,7 +37,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from dpalgos.evaluators.noisy_sums import GaussianSums, LaplaceSums, NoisySums
+from dpalgos.evaluators.noisy_sums import NoisySums
 from dpalgos.guarantees import Setting
 from dpalgos.measured import SHARE, Metrics, Scale
 from dpalgos.metrics import correlation, correlation_coefficient, metrics_of_confusion, recalls
@@ -183,14 +183,8 @@ _MOST_CLASSES = 30
 def simulated(algorithm: NoisySums, setting: Setting) -> Noise:
     """Return the noise of released sums, drawn anew from its distribution: that of all the parties, the most."""
     scale = setting.noise_factor / algorithm.units(setting)
-    if isinstance(algorithm, LaplaceSums):
-        stop = -np.expm1(-1.0 / algorithm.distribution(setting).scale)
-        return lambda random, shape: np.asarray(
-            scale * (random.geometric(stop, shape) - random.geometric(stop, shape)), dtype=np.float64
-        )
-    assert isinstance(algorithm, GaussianSums)
-    sigma = algorithm.distribution(setting).sigma
-    return lambda random, shape: scale * np.rint(random.standard_normal(shape) * sigma)
+    drawn = algorithm.simulated(setting)
+    return lambda random, shape: scale * drawn(random, shape)
 
 
 def of_sum(noise: Noise, parts: int) -> Noise:

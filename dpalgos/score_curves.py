@@ -37,7 +37,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import scipy
 
-from dpalgos.evaluators.noisy_sums import ScoreDistribution, edges
+from dpalgos.evaluators.score_distribution import ScoreDistribution, edges
 from dpalgos.guarantees import Setting
 from dpalgos.margins import LEVELS, draws_of, joined, shares
 from dpalgos.measured import Metrics, Scale

@@ -51,7 +51,7 @@ from dpalgos.algorithms import (
 )
 from dpalgos.audit.experiment import AuditOptions, AuditReport, Effort, Verdict
 from dpalgos.audit.releases import audit_algorithm
-from dpalgos.evaluators.noisy_sums import ConfusionMatrix
+from dpalgos.evaluators.confusion import ConfusionMatrix
 from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.models import Artefact, KernelModel, LinearModel, Projection, Statistic, decode
 from dpalgos.parameters import ParameterError

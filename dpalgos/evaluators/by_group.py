@@ -1,13 +1,12 @@
 """Charged confusion matrices of the groups that a public map of rows says, in one release."""
 
-import math
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
 
 from dpalgos.algorithms import NeighbouringPair, one_row_apart
-from dpalgos.evaluators.noisy_sums import GaussianSums, LaplaceSums, NoisySums, counted_cells
+from dpalgos.evaluators.noisy_sums import PARTS_OF_A_UNIT, LaplaceNoise, NoisySums, counted_cells
 from dpalgos.guarantees import Setting
 from dpalgos.models import predicted_classes
 from dpalgos.parameters import COUNT
@@ -15,14 +14,18 @@ from dpalgos.registry import register
 from dpalgos.rows import Array, Floats, Ints
 
 
+@register("evaluators", "confusion-by-group")
 @dataclass(frozen=True, kw_only=True)
-class PairsByGroup(NoisySums):
-    """Counts of (group, true class, predicted class) with integer noise; subclasses say which noise, in which norm.
+class ConfusionByGroup(NoisySums):
+    """Count (group, true class, predicted class) over the hold-out rows and add integer noise to each count.
 
-    A row's first feature is the number of its group, the others are decision values of a released model. Whatever
-    number that is, the row is counted in one group: the nearest from 0 to G − 1.
+    A row's first feature is the number of its group: what a public map makes of one declared column, a missing value
+    being a group of its own (:class:`dpalgos.features.column_groups.ColumnGroups`). The others are decision values of a
+    released model. Whatever number that is, the row is counted in one group: the nearest from 0 to G − 1.
 
-    How far one record moves the G K² counts:
+    Guarantee
+    ---------
+    mu-GDP, exact. How far one record moves the G K² counts:
 
     - *replace-one*: a row lies in one cell of one group. Another row in its place lies in one cell of one group, the
       same or another: one count falls by one and one rises by one, or nothing moves. So √2 in l2 and 2 in l1, the same
@@ -32,11 +35,28 @@ class PairsByGroup(NoisySums):
       non-negative numbers whose sum is at most U. Two such vectors differ most, in any norm, at the ends of that
       convex set, where all lies in one cell: by what single rows differ.
 
-    Each count therefore has the noise of one matrix. The sum of the groups' matrices, the matrix of all rows, has √G
-    times its standard deviation.
+    The counts are integers, so rounded Gaussian noise of scale ``sensitivity / mu`` costs exactly what the Gaussian
+    mechanism does (see ``mechanisms.distributions``). Each count has the noise of one matrix. The sum of the groups'
+    matrices, the matrix of all rows, has √G times its standard deviation.
+
+    Parameters
+    ----------
+    budget : GaussianMu
+    groups : int
+        G, with that of missing values.
+
+    References
+    ----------
+    Dong, Roth, Su, "Gaussian differential privacy", JRSS B 84 (2022), Theorem 1.
     """
 
     groups: int = field(default=2, metadata=COUNT)
+    people: ClassVar[str] = PARTS_OF_A_UNIT
+    measured: ClassVar[str] = "counts, l2"
+
+    def sensitivity(self, setting: Setting) -> float:
+        """Return how far as many cells as one record moves by one are moved."""
+        return self.length(setting.neighbours.records)
 
     def sum_shape(self, setting: Setting) -> tuple[int, ...]:
         """Return (G, K, K)."""
@@ -57,55 +77,15 @@ class PairsByGroup(NoisySums):
         return one_row_apart(setting, left, right, labels=(0, 1))
 
 
-@register("evaluators", "confusion-by-group")
-@dataclass(frozen=True, kw_only=True)
-class ConfusionByGroup(PairsByGroup, GaussianSums):
-    """Count (group, true class, predicted class) over the hold-out rows and add integer noise to each count.
-
-    Which group a row belongs to is its first feature: what a public map makes of one declared column, a missing value
-    being a group of its own (:class:`dpalgos.features.column_groups.ColumnGroups`).
-
-    Guarantee
-    ---------
-    mu-GDP, exact. A row lies in one cell of one group, so replace-one moves one unit from one cell to another, of the
-    same group or of another one: an l2 change of at most sqrt(2), that of a single matrix. A null record is not
-    counted, so replace-special changes one cell by one. A person's rows add together what a point between single rows'
-    would (:class:`PairsByGroup`). The counts are integers, so rounded Gaussian noise of scale ``sensitivity / mu``
-    costs exactly what the Gaussian mechanism does (see ``mechanisms.distributions``).
-
-    Parameters
-    ----------
-    budget : GaussianMu
-    groups : int
-        G, with that of missing values.
-
-    References
-    ----------
-    Dong, Roth, Su, "Gaussian differential privacy", JRSS B 84 (2022), Theorem 1.
-    """
-
-    people: ClassVar[str] = "each of k rows adds ⌊U/k⌋ of the U units that one record adds"
-    measured: ClassVar[str] = "counts, l2"
-
-    def sensitivity(self, setting: Setting) -> float:
-        """Return the root of the number of cells that one record moves by one."""
-        return math.sqrt(setting.neighbours.records)
-
-
 @register("evaluators", "laplace-confusion-by-group")
 @dataclass(frozen=True, kw_only=True)
-class LaplaceConfusionByGroup(PairsByGroup, LaplaceSums):
-    """Count (group, true class, predicted class) over the hold-out rows and add discrete Laplace noise to each count.
-
-    For models whose training spends a pure epsilon: measuring them spends no delta either.
+class LaplaceConfusionByGroup(LaplaceNoise, ConfusionByGroup):
+    """Count as ``confusion-by-group`` does, with discrete Laplace noise, for models that spend a pure epsilon.
 
     Guarantee
     ---------
-    epsilon-DP, exact. A row lies in one cell of one group, so replace-one moves one unit from one cell to another, of
-    the same group or of another one: an l1 change of at most 2, that of a single matrix. A null record is not counted,
-    so replace-special changes one cell by one. A person's rows add together what a point between single rows' would
-    (:class:`PairsByGroup`). Discrete Laplace noise of scale ``sensitivity / epsilon`` on each count (see
-    ``mechanisms.discrete_laplace``).
+    epsilon-DP, exact: the cells that a record moves change by at most 2 in l1 under replace-one, and by 1 under
+    replace-special, whatever their groups. Discrete Laplace noise of scale ``sensitivity / epsilon`` on each count.
 
     Parameters
     ----------
@@ -118,9 +98,5 @@ class LaplaceConfusionByGroup(PairsByGroup, LaplaceSums):
     Dwork, McSherry, Nissim, Smith, "Calibrating noise to sensitivity in private data analysis", TCC 2006, Theorem 1.
     """
 
-    people: ClassVar[str] = "each of k rows adds ⌊U/k⌋ of the U units that one record adds"
+    people: ClassVar[str] = PARTS_OF_A_UNIT
     measured: ClassVar[str] = "counts, l1"
-
-    def sensitivity(self, setting: Setting) -> float:
-        """Return the number of cells that one record moves by one."""
-        return float(setting.neighbours.records)

@@ -57,7 +57,7 @@ import scipy
 
 from dpalgos.algorithms import NeighbouringPair, one_row_apart
 from dpalgos.columns import Column, bins_of, columns_of, numbers_of, value_of
-from dpalgos.evaluators.noisy_sums import GaussianSums
+from dpalgos.evaluators.noisy_sums import NoisySums
 from dpalgos.guarantees import Neighbours, Setting
 from dpalgos.mechanisms.running_sums import RunningSums
 from dpalgos.models import Statistic
@@ -221,7 +221,7 @@ def bins_for(rows: int, columns: int, mu: float) -> int:
 
 @register("evaluators", "column-histograms")
 @dataclass(frozen=True, kw_only=True)
-class ColumnHistograms(GaussianSums):
+class ColumnHistograms(NoisySums):
     """Count the cells of every column and the classes, and add up centred cells, in one vector of integers with noise.
 
     Features are cells, before rows are scaled (:class:`~dpalgos.columns.Column`).

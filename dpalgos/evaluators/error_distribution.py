@@ -59,7 +59,7 @@ from typing import ClassVar, Self
 import numpy as np
 
 from dpalgos.algorithms import NeighbouringPair, one_row_apart
-from dpalgos.evaluators.noisy_sums import GaussianSums
+from dpalgos.evaluators.noisy_sums import NoisySums
 from dpalgos.guarantees import Neighbours, Setting
 from dpalgos.mechanisms.running_sums import RunningSums
 from dpalgos.models import Artefact, Statistic, label_spread_of
@@ -101,7 +101,7 @@ def parts_for(rows: int, mu: float) -> int:
 
 @register("evaluators", "error-distribution")
 @dataclass(frozen=True, kw_only=True)
-class ErrorDistribution(GaussianSums):
+class ErrorDistribution(NoisySums):
     """Release how a regression's errors on the hold-out rows are distributed, and sums of them up to a public bound.
 
     The rows' features are the predictions of a released model, their labels the targets. What is made of the release is

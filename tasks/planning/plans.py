@@ -13,7 +13,7 @@ from pydantic import SerializeAsAny, SerializerFunctionWrapHandler, model_serial
 from dpalgos.accounting.costs import Allocation, allocate, loss_of_deadline_misses, tightened
 from dpalgos.algorithms import ProjectionAlgorithm
 from dpalgos.column_maps import ColumnMap, how_counted
-from dpalgos.evaluators.by_group import PairsByGroup
+from dpalgos.evaluators.by_group import ConfusionByGroup
 from dpalgos.evaluators.column_histograms import ColumnHistograms
 from dpalgos.evaluators.error_distribution import parts_for
 from dpalgos.features.column_groups import ColumnGroups
@@ -209,7 +209,7 @@ class RunPlan(Planned):
         counting = next((one for one in self.evaluations if one.reads_rows), None)
         if counting is None:
             return f"{several}, exactly, of public rows"
-        setting, algorithm = counting.setting, cast(PairsByGroup, counting.build())
+        setting, algorithm = counting.setting, cast(ConfusionByGroup, counting.build())
         noise = algorithm.deviation(setting) * setting.noise_factor
         times = math.sqrt(len(self.groups.names))
         return (

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dpalgos.conformal import HeldOut, HeldOutErrors, HeldOutScores, Paid
 from dpalgos.error_margins import ErrorCounts
 from dpalgos.evaluators.error_distribution import ErrorDistribution
-from dpalgos.evaluators.noisy_sums import ScoreDistribution
+from dpalgos.evaluators.score_distribution import ScoreDistribution
 from dpalgos.guarantees import GaussianMu
 from dpalgos.models import Statistic
 from tasks.planning.plans import RunPlan

@@ -20,14 +20,12 @@ from pydantic import BaseModel, PlainSerializer, PlainValidator
 
 from dpalgos.confusions import FEW, extremes, largest_confusions, recalls_at_once
 from dpalgos.error_margins import ErrorCounts, metrics_of_error_counts, metrics_of_noisy_errors
-from dpalgos.evaluators.by_group import PairsByGroup
+from dpalgos.evaluators.by_group import ConfusionByGroup
+from dpalgos.evaluators.confusion import ConfusionMatrix
 from dpalgos.evaluators.error_distribution import ErrorDistribution
-from dpalgos.evaluators.noisy_sums import (
-    CountedPairs,
-    LaplaceErrorSums,
-    NoisySums,
-    ScoreDistribution,
-)
+from dpalgos.evaluators.error_sums import LaplaceErrorSums
+from dpalgos.evaluators.noisy_sums import NoisySums
+from dpalgos.evaluators.score_distribution import ScoreDistribution
 from dpalgos.features.column_groups import ColumnGroups, GroupOfRow
 from dpalgos.group_margins import metrics_of_noisy_group
 from dpalgos.margins import (
@@ -394,7 +392,7 @@ def _sums(released: Sequence[tuple[PlannedRelease, Statistic]]) -> list[ScoreSum
         if isinstance(algorithm := planned.build(), ScoreDistribution):
             scores = ScoreSums.of_release(statistic.values, algorithm, planned.setting)
     for planned, statistic in released if len(scores) == 1 else ():
-        if isinstance(algorithm := planned.build(), CountedPairs):
+        if isinstance(algorithm := planned.build(), ConfusionMatrix):
             deviation = algorithm.deviation(planned.setting) * planned.setting.noise_factor
             scores = [scores[0].combined(statistic.values, deviation)]
     return scores
@@ -429,13 +427,13 @@ def _of_releases(
             measured |= Measured(metrics_of_noisy_errors(values, setting.rows, deviation, algorithm.label_range))
         elif isinstance(algorithm, ErrorDistribution):
             measured |= Measured(metrics_of_error_counts(ErrorCounts.of_release(values, algorithm, setting)))
-        elif isinstance(algorithm, PairsByGroup):
+        elif isinstance(algorithm, ConfusionByGroup):
             assert groups is not None, "who counts by group has planned what says the groups"
             values = values[:, ::way, ::way]
             measured |= _of_groups(
                 values, groups.names, setting.rows, deviation, simulated(algorithm, setting), classes
             )
-        elif isinstance(algorithm, CountedPairs):
+        elif isinstance(algorithm, ConfusionMatrix):
             noise, values = simulated(algorithm, setting), values[::way, ::way]
             metrics = metrics_of_noisy_confusion(values, setting.rows, deviation, noise, classes)
             measured |= Measured(metrics, values, many=_of_many(values, classes, noise, deviation))

@@ -9,7 +9,7 @@ import numpy as np
 
 from dpalgos.accounting.profiles import mu_from_epsilon_delta
 from dpalgos.algorithms import require_people
-from dpalgos.evaluators.noisy_sums import BinCounts, occupied
+from dpalgos.evaluators.bin_counts import BinCounts, occupied
 from dpalgos.guarantees import ApproximateDP, GaussianMu, Loss, Neighbours, PureEpsilon, Setting, Trust
 from dpalgos.registry import AlgorithmSpec, lookup
 from dpalgos.rows import Floats
@@ -64,9 +64,9 @@ def private_contents(request: IngestRequest, epsilon: float, delta: float | None
     The rows are registered as the numbers of public bins and the bytes of texts, under a name of their own and the
     account that the rows will belong to, which is charged once for everything before anything is drawn. *Ranges*: how
     many rows lie in each of 103 bins, powers of two of either sign from 2^-10 to 2^40 and one around 0, with Gaussian
-    noise (:class:`dpalgos.evaluators.noisy_sums.GaussianBinCounts`), from the first to the last bin that stands out of
+    noise (:class:`dpalgos.evaluators.bin_counts.BinCounts`), from the first to the last bin that stands out of
     it. *Values*: by optimal partition selection
-    (:class:`dpalgos.evaluators.noisy_sums.KeySelection`). Where both are drawn, each has half of epsilon. Asked
+    (:class:`dpalgos.evaluators.key_selection.KeySelection`). Where both are drawn, each has half of epsilon. Asked
     again for the same rows it is the same release, and costs nothing.
 
     *How much noise*, in d columns, of which a record moves 2 d counts by one (d under replace-special). Laplace noise
@@ -77,7 +77,7 @@ def private_contents(request: IngestRequest, epsilon: float, delta: float | None
     than what alone is (epsilon, delta)-DP, which is what was asked for. Of few columns that is less (of up to four at
     epsilon = 0.5 and a cap's delta of 10⁻⁶), and noise is then more than Laplace's, at a smaller price still. Under a
     cap without delta there are no Gaussian losses, and discrete Laplace noise is what is left
-    (:class:`dpalgos.evaluators.noisy_sums.LaplaceBinCounts`).
+    (:class:`dpalgos.evaluators.bin_counts.LaplaceBinCounts`).
 
     Parameters
     ----------

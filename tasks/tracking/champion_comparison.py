@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import BaseModel, Field
 
 from dpalgos.accounting.costs import allocate
-from dpalgos.evaluators.noisy_sums import QUANTILE, Discordance, accuracy_gain
+from dpalgos.evaluators.discordance import QUANTILE, Discordance, accuracy_gain
 from dpalgos.guarantees import GaussianMu, Setting, Trust
 from dpalgos.parameters import ParameterError
 from dpalgos.registry import AlgorithmSpec, lookup
@@ -74,7 +74,7 @@ class ComparisonOutcome(BaseModel, frozen=True):
     gain : float
         By how much the version is more accurate than the champion.
     margin : float
-        One-sided, 95 %; see :func:`dpalgos.evaluators.noisy_sums.accuracy_gain`.
+        One-sided, 95 %; see :func:`dpalgos.evaluators.discordance.accuracy_gain`.
     how : str
     epsilon : float or None
         What the comparison was charged; None where nothing was.
@@ -159,7 +159,7 @@ def compare_models(
     """Compare a version with the champion on the same held-out rows.
 
     On public rows exactly. On private ones by a charged release of their discordant pairs where an epsilon is given
-    (:class:`dpalgos.evaluators.noisy_sums.Discordance`); otherwise by the charged evaluations of both, where these
+    (:class:`dpalgos.evaluators.discordance.Discordance`); otherwise by the charged evaluations of both, where these
     have measured the same rows, which costs nothing more.
 
     Parameters

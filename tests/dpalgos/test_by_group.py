@@ -15,8 +15,8 @@ from dpalgos import margins, testing
 from dpalgos.algorithms import attained
 from dpalgos.audit.experiment import AuditOptions, Verdict
 from dpalgos.audit.releases import audit_algorithm
-from dpalgos.evaluators.by_group import ConfusionByGroup, LaplaceConfusionByGroup, PairsByGroup
-from dpalgos.evaluators.noisy_sums import ConfusionMatrix
+from dpalgos.evaluators.by_group import ConfusionByGroup, LaplaceConfusionByGroup
+from dpalgos.evaluators.confusion import ConfusionMatrix
 from dpalgos.features.column_groups import ColumnGroups
 from dpalgos.group_margins import SHOWN_FROM, _Rates, metrics_of_noisy_group
 from dpalgos.guarantees import RELATIONS, GaussianMu, Neighbours, PureEpsilon, Setting
@@ -139,7 +139,7 @@ def test_the_audit_is_tight_and_catches_what_books_one_group_only(
     assert report.verdict is verdict, report
 
 
-def people(algorithm: PairsByGroup, most: int, relation: Neighbours) -> float:
+def people(algorithm: ConfusionByGroup, most: int, relation: Neighbours) -> float:
     """Return how far a person with any rows moves the matrices, in units of what a row moves them by at most."""
     setting = setting_of(relation, people=most)
     each, values = records(2, 2), []
@@ -156,7 +156,7 @@ def people(algorithm: PairsByGroup, most: int, relation: Neighbours) -> float:
 @pytest.mark.parametrize("relation", RELATIONS)
 @pytest.mark.parametrize("algorithm", [ConfusionByGroup(budget=ONE), LaplaceConfusionByGroup(budget=PURE)])
 def test_a_person_with_rows_of_several_groups_moves_them_no_further_than_a_row(
-    algorithm: PairsByGroup, relation: Neighbours, monkeypatch: pytest.MonkeyPatch
+    algorithm: ConfusionByGroup, relation: Neighbours, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every person of up to three rows, against every other one; the mutant rounds a row's part up."""
     assert people(algorithm, 3, relation) == pytest.approx(1.0, abs=1e-12)

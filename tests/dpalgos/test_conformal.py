@@ -27,7 +27,7 @@ from dpalgos.conformal import (
 )
 from dpalgos.error_margins import ErrorCounts
 from dpalgos.evaluators.error_distribution import ErrorDistribution
-from dpalgos.evaluators.noisy_sums import edges
+from dpalgos.evaluators.score_distribution import edges
 from dpalgos.guarantees import GaussianMu, Neighbours, Setting
 from dpalgos.mechanisms.running_sums import RunningSums
 from dpalgos.parameters import ParameterError

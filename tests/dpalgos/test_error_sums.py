@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dpalgos.error_margins import metrics_of_noisy_errors
-from dpalgos.evaluators.noisy_sums import LaplaceErrorSums
+from dpalgos.evaluators.error_sums import LaplaceErrorSums
 from dpalgos.guarantees import RELATIONS, Neighbours, PureEpsilon, Setting
 from dpalgos.metrics import regression_metrics
 from dpalgos.parameters import ParameterError

@@ -11,7 +11,7 @@ from scipy.stats import binom
 
 from dpalgos import margins, metrics
 from dpalgos.accounting.profiles import mu_from_epsilon_delta
-from dpalgos.evaluators.noisy_sums import ConfusionMatrix, LaplaceConfusionMatrix
+from dpalgos.evaluators.confusion import ConfusionMatrix, LaplaceConfusionMatrix
 from dpalgos.guarantees import GaussianMu, Neighbours, PureEpsilon, Setting
 from dpalgos.margins import Noise, metrics_of_noisy_confusion, simulated
 from dpalgos.measured import HOLDS_BOTH

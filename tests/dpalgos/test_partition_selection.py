@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from dpalgos.evaluators.noisy_sums import KeySelection
+from dpalgos.evaluators.key_selection import KeySelection
 from dpalgos.guarantees import RELATIONS, ApproximateDP, Neighbours, Setting, Trust
 from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.mechanisms.distributions import PartitionSelection

@@ -13,7 +13,8 @@ from scipy.stats import chi2
 from dpalgos.algorithms import TrustedSummation, attained, moved, of_people, one_row_apart, run_sums
 from dpalgos.audit.experiment import AuditOptions, Verdict
 from dpalgos.audit.releases import audit_algorithm
-from dpalgos.evaluators.noisy_sums import ConfusionMatrix, ScoreDistribution, edges
+from dpalgos.evaluators.confusion import ConfusionMatrix
+from dpalgos.evaluators.score_distribution import ScoreDistribution, edges
 from dpalgos.guarantees import RELATIONS, GaussianMu, Neighbours, Setting, Trust
 from dpalgos.keystream import KeyedNoise
 from dpalgos.mechanisms.distributions import RoundedGaussian

@@ -15,7 +15,8 @@ from sklearn.metrics import roc_auc_score
 
 from dpalgos import margins, score_curves
 from dpalgos.accounting.profiles import mu_from_epsilon_delta
-from dpalgos.evaluators.noisy_sums import ConfusionMatrix, ScoreDistribution, edges
+from dpalgos.evaluators.confusion import ConfusionMatrix
+from dpalgos.evaluators.score_distribution import ScoreDistribution, edges
 from dpalgos.guarantees import GaussianMu, Setting
 from dpalgos.mechanisms.running_sums import RunningSums
 from dpalgos.parameters import ParameterError

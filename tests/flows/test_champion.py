@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from mlflow.exceptions import MlflowException
 
-from dpalgos.evaluators.noisy_sums import QUANTILE, accuracy_gain
+from dpalgos.evaluators.discordance import QUANTILE, accuracy_gain
 from dpalgos.models import predicted_classes
 from flows.batch_scoring import batch_scoring
 from flows.comparison import champion_comparison

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpalgos.evaluators.by_group import PairsByGroup
+from dpalgos.evaluators.by_group import ConfusionByGroup
 from dpalgos.parameters import ParameterError
 from flows.federated_training import chain_inline
 from storage.errors import InputError, RefusedError
@@ -207,7 +207,7 @@ def test_a_private_table_with_a_tiny_group_is_measured_at_the_price_of_one_matri
     assert counting.guarantee().losses == prepare(epsilon=1.0, **asked).plan.evaluations[-1].guarantee().losses
     assert result.by_group is not None
     algorithm = counting.build()
-    assert isinstance(algorithm, PairsByGroup)
+    assert isinstance(algorithm, ConfusionByGroup)
     noise, whole = algorithm.deviation(counting.setting), expected("sex", table(400, seed=4))
     for group, counts in result.by_group.confusion.items():
         metrics, found = result.by_group.metrics[group], float(np.sum(counts))
@@ -254,7 +254,7 @@ def test_parties_own_held_out_rows_are_counted_by_group_as_the_trust_model_has_i
         for features, *_ in rows_of(shard, maps_of([made[plan.evaluations[0].key]]), 1).blocks():
             cells += np.bincount(features[:, 0].astype(int), minlength=4)
     algorithm = counting.build()
-    assert isinstance(algorithm, PairsByGroup)
+    assert isinstance(algorithm, ConfusionByGroup)
     # Of four counts each, with a false alarm of 1e-9.
     beyond = 6.2 * 2.0 * algorithm.deviation(counting.setting) * counting.setting.noise_factor
     assert np.allclose(found.sum(axis=(1, 2)), cells, atol=beyond)

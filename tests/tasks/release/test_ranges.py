@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from deployments.cli.entry_point import app, import_all
 from dpalgos.accounting.profiles import gaussian_epsilon, mu_from_epsilon_delta, mu_of_pure
-from dpalgos.evaluators.noisy_sums import GaussianBinCounts, LaplaceBinCounts, occupied
+from dpalgos.evaluators.bin_counts import BinCounts, LaplaceBinCounts, occupied
 from dpalgos.guarantees import ApproximateDP, GaussianMu, Guarantee, Neighbours, PureEpsilon, Setting, Trust
 from dpalgos.mechanisms.distributions import DiscreteLaplace
 from dpalgos.parameters import ParameterError
@@ -53,7 +53,7 @@ def test_bins_are_powers_of_two_of_either_sign() -> None:
 def test_counts_and_what_one_row_moves(relation: Neighbours) -> None:
     setting = Setting(sizes=(6,), dimension=2, classes=1, neighbours=relation, trust=Trust.CENTRAL)
     algorithm = LaplaceBinCounts(budget=PureEpsilon(0.5), bins=3)
-    gaussian = GaussianBinCounts(budget=GaussianMu(0.5), bins=3)
+    gaussian = BinCounts(budget=GaussianMu(0.5), bins=3)
     rows = np.array([[0, 2], [0, 3], [-1, 2], [1, 1], [2, 2], [np.nan, 0]])
     counts = algorithm.statistic(ArrayRows(rows, np.zeros(6)), setting)
     assert counts.tolist() == [[2, 1, 1], [0, 1, 3]]
@@ -101,7 +101,7 @@ def test_ranges_never_cost_more_than_was_asked_for(epsilon: float, columns: int)
 def test_gaussian_noise_alone_rarely_passes_its_threshold(random: np.random.Generator) -> None:
     """At most 1 % of columns by the union bound; P(X >= 57 of 2,000) at 1 % is below 1e-9. Twice the noise passes."""
     setting = Setting(sizes=(1000,), dimension=3, classes=1, trust=Trust.CENTRAL)
-    algorithm = GaussianBinCounts(budget=GaussianMu(0.3), bins=BINS)
+    algorithm = BinCounts(budget=GaussianMu(0.3), bins=BINS)
     sigma, threshold = algorithm.distribution(setting).sigma, algorithm.threshold(setting)
     noise = np.rint(sigma * random.standard_normal((2000, BINS)))
     assert sum(occupied(column, threshold) is not None for column in noise) < 57

@@ -15,7 +15,7 @@ import yaml
 from sklearn.pipeline import Pipeline
 
 from dpalgos.conformal import HeldOut, HeldOutErrors, HeldOutScores, Paid, UnreachableError
-from dpalgos.evaluators.noisy_sums import edges
+from dpalgos.evaluators.score_distribution import edges
 from dpalgos.mechanisms.running_sums import RunningSums
 from dpalgos.models import LinearModel
 from dpalgos.score_curves import Calibration
