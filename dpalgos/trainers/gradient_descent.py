@@ -26,6 +26,11 @@ from dpalgos.sentences import coded
 
 State = TypeVar("State")
 
+OF_WEIGHED_GRADIENTS = (
+    "each of k rows' gradients is weighed 1/k in the factor that makes no score: their sum is no longer than one row's"
+)
+"""Why a person's rows move a sum of clipped gradients by no more than one row does."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ClippedGradientTrainer(LinearTrainer):
@@ -302,10 +307,7 @@ class NoisyGradientDescent(GradientSumTrainer[DescentState]):
     public_start: float = field(default=0.0, metadata=NON_NEGATIVE)
 
     source: ClassVar[str] = "ours; full-batch DP gradient descent after Bassily, Smith, Thakurta 2014"
-    people: ClassVar[str] = (
-        "each of k rows' gradients is weighed 1/k in the factor that makes no score: their sum is no longer "
-        "than one row's"
-    )
+    people: ClassVar[str] = OF_WEIGHED_GRADIENTS
 
     @property
     def task(self) -> LinearTask:
@@ -469,10 +471,7 @@ class GradientPerturbation(MeanDescent):
     """
 
     source: ClassVar[str] = "Jayaraman et al. 2018, section 3.2"
-    people: ClassVar[str] = (
-        "each of k rows' gradients is weighed 1/k in the factor that makes no score: their sum is no longer "
-        "than one row's"
-    )
+    people: ClassVar[str] = OF_WEIGHED_GRADIENTS
     claim: ClassVar[Claim | None] = Claim("(epsilon, delta)-DP by zCDP", "Jayaraman et al. 2018, Theorem 3.4")
 
 
@@ -513,10 +512,7 @@ class PublishedGradientPerturbation(ApproximateAlgorithm, MeanDescent):
     """
 
     source: ClassVar[str] = "Owusu-Agyemang et al. 2021, Theorem 7, Algorithm 1"
-    people: ClassVar[str] = (
-        "each of k rows' gradients is weighed 1/k in the factor that makes no score: their sum is no longer "
-        "than one row's"
-    )
+    people: ClassVar[str] = OF_WEIGHED_GRADIENTS
     claim: ClassVar[Claim | None] = Claim("(epsilon, delta)-DP", "Owusu-Agyemang et al. 2021, Theorem 7")
 
     def guarantee(self, setting: Setting) -> Guarantee:
@@ -558,10 +554,7 @@ class LocalGradient(MeanDescent):
     """
 
     source: ClassVar[str] = "Owusu-Agyemang et al. 2021, section 5.1 (locally perturbed gradients)"
-    people: ClassVar[str] = (
-        "each of k rows' gradients is weighed 1/k in the factor that makes no score: their sum is no longer "
-        "than one row's"
-    )
+    people: ClassVar[str] = OF_WEIGHED_GRADIENTS
     trusts: ClassVar[tuple[Trust, ...]] = (Trust.CENTRAL,)
 
     def distribution(self, setting: Setting) -> RoundedGaussian:
@@ -608,10 +601,7 @@ class TruexDescent(PlainDescent):
     honest: int | None = field(default=None, metadata=at_least(2))
 
     source: ClassVar[str] = "Truex et al. 2019, section 4"
-    people: ClassVar[str] = (
-        "each of k rows' gradients is weighed 1/k in the factor that makes no score: their sum is no longer "
-        "than one row's"
-    )
+    people: ClassVar[str] = OF_WEIGHED_GRADIENTS
     claim: ClassVar[Claim | None] = Claim("(epsilon, delta)-DP if t parties are honest", "Truex et al. 2019, section 4")
     trusts: ClassVar[tuple[Trust, ...]] = (Trust.CENTRAL,)
 

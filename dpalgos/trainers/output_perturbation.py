@@ -28,6 +28,10 @@ _TOLERANCE_ROWS = 1e5
 _FINENESS = 24
 SOLVER_ASSUMPTION = coded("arithmetic-of-solvers")
 """What guarantees assume that charge :meth:`MinimiserSum.solver_tolerance`."""
+OF_MEAN_RISK = (
+    "the risk is the mean over people of the mean over their rows: each person's gradient is as short as one row's"
+)
+"""Why a person's rows move a minimiser by no more than one row does."""
 
 
 def slope_at_minimum(loss: ScoreLoss, classes: int, regularisation: float) -> float:
@@ -232,9 +236,7 @@ class OutputPerturbation(GaussianAlgorithm, _WeightedMinimiserSum):
     """
 
     source: ClassVar[str] = "Chaudhuri, Monteleoni, Sarwate 2011, Corollary 8, over parties and classes"
-    people: ClassVar[str] = (
-        "the risk is the mean over people of the mean over their rows: each person's gradient is as short as one row's"
-    )
+    people: ClassVar[str] = OF_MEAN_RISK
     assumptions: ClassVar[tuple[str, ...]] = (SOLVER_ASSUMPTION,)
 
     def distribution(self, setting: Setting) -> RoundedGaussian:
@@ -272,9 +274,7 @@ class RadialOutputPerturbation(PureAlgorithm, _WeightedMinimiserSum):
     """
 
     source: ClassVar[str] = "Chaudhuri, Monteleoni, Sarwate 2011, Algorithm 1, over parties and classes"
-    people: ClassVar[str] = (
-        "the risk is the mean over people of the mean over their rows: each person's gradient is as short as one row's"
-    )
+    people: ClassVar[str] = OF_MEAN_RISK
     assumptions: ClassVar[tuple[str, ...]] = (SOLVER_ASSUMPTION,)
     claim: ClassVar[Claim | None] = Claim("epsilon-DP for one party", "Chaudhuri et al. 2011, Theorem 6")
 
@@ -399,9 +399,7 @@ class Pathak(MinimiserMean):
     """
 
     source: ClassVar[str] = "Pathak, Rane, Raj 2010, Theorem 3"
-    people: ClassVar[str] = (
-        "the risk is the mean over people of the mean over their rows: each person's gradient is as short as one row's"
-    )
+    people: ClassVar[str] = OF_MEAN_RISK
     claim: ClassVar[Claim | None] = Claim(
         "epsilon-DP",
         "Pathak, Rane, Raj 2010, Theorem 3",
@@ -571,9 +569,7 @@ class ConsensusAdmm(GaussianAlgorithm, Consensus):
     """
 
     source: ClassVar[str] = "Tavara, Schliep, Basu 2021, corrected: every exchanged iterate is a release"
-    people: ClassVar[str] = (
-        "the risk is the mean over people of the mean over their rows: each person's gradient is as short as one row's"
-    )
+    people: ClassVar[str] = OF_MEAN_RISK
     assumptions: ClassVar[tuple[str, ...]] = (SOLVER_ASSUMPTION,)
     measured: ClassVar[str] = "nᵢwᵢ of one step, l2"
 
