@@ -5,12 +5,10 @@ The function of a flow is called, and not the flow: what a form asks for is one 
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 from prefect import flow
-from prefect.futures import PrefectFuture
 from prefect.runtime import flow_run
-from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 from pydantic import BaseModel, Field, WithJsonSchema
 
 from dpalgos.parameters import ParameterError
@@ -81,7 +79,7 @@ _MORE = _said(
     name="federated-training",
     description="Train a classifier on one data set, within its privacy budget.",
     flow_run_name=Called(called),
-    task_runner=cast(TaskRunner[PrefectFuture[Any]], ThreadPoolTaskRunner(max_workers=4)),
+    task_runner=threads(4),
 )
 def train(
     dataset: Annotated[str, _AS_SAID, _of(TrainingConfig, "dataset", description="The data set to train on.")],

@@ -6,9 +6,7 @@ from functools import singledispatch
 from typing import Any, cast
 
 from prefect import Flow, flow
-from prefect.futures import PrefectFuture
 from prefect.runtime import flow_run
-from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
 from dpalgos.models import Statistic
 from dpalgos.secure.rounds import Stage, run_rounds
@@ -51,7 +49,7 @@ from tasks.rows import arrive, extract_features, make_public_map, normalise, par
 from tasks.runtime.ending import announcing_failures, one_run_a_dataset, refused
 from tasks.runtime.events import dataset_resource
 from tasks.runtime.progress import report_progress
-from tasks.runtime.steps import Done, Future, Step, inline, is_inline, served_from_cache
+from tasks.runtime.steps import Done, Future, Step, inline, is_inline, served_from_cache, threads
 from tasks.tracking.artifacts import show_result, showing_progress
 from tasks.tracking.reporting import announce_trained
 from tasks.tracking.results import Chained, RunResult, summarise
@@ -300,7 +298,7 @@ def _as_flow(function: Callable[[TrainingConfig], RunResult]) -> Flow[[TrainingC
     return flow(
         name="federated-training",
         flow_run_name="{config.system} on {config.dataset}",
-        task_runner=cast(TaskRunner[PrefectFuture[Any]], ThreadPoolTaskRunner(max_workers=4)),
+        task_runner=threads(4),
     )(function)
 
 
