@@ -1,8 +1,9 @@
 """What is stored, and what an account pays for it, does not depend on the processor.
 
 Children run on this one, told to be others: OpenBLAS by ``OPENBLAS_CORETYPE``, NumPy by the instructions that it may
-not use. Between them every release is made of the same noisy integers, and its stored arrays are the same to the bit
-but for the classes named here, which ``docs/operations.md`` names too.
+not use; what this one makes as it is, the tests' own process makes. Between them every release is made of the same
+noisy integers, and its stored arrays are the same to the bit but for the classes named here, which
+``docs/operations.md`` names too.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import pytest
 
 from tests.golden_roots.kept import known_of, versions
 from tests.support.data import REPOSITORY
-from tests.support.processors import LONG
+from tests.support.processors import LONG, made_here
 
 _NUMPY: Any = importlib.import_module("numpy._core._multiarray_umath")
 
@@ -92,8 +93,8 @@ def _core(name: str, needs: str, threads: int, *, numpy: str = "", also: tuple[s
     return Processor(label, (("OPENBLAS_CORETYPE", name), *others), threads, needs, (name, *also))
 
 
+THIS = "this one"
 PROCESSORS = (
-    Processor("this one"),
     _core("Haswell", "AVX2", 1),
     _core("Haswell", "AVX2", 2, numpy=_WIDE_VECTORS),
     _core("SkylakeX", "AVX512F", 2),
@@ -106,7 +107,9 @@ def _made() -> dict[str, Any]:
     """Return what each processor makes that this one can be told to be, two at a time."""
     there = [one for one in PROCESSORS if one.needs is None or _NUMPY.__cpu_features__.get(one.needs)]
     with ThreadPoolExecutor(2) as pool:
-        return dict(zip((one.name for one in there), pool.map(_of_child, there), strict=True))
+        children = pool.map(_of_child, there)
+        # Its golden releases are made again by tests of golden roots.
+        return {THIS: made_here(), **dict(zip((one.name for one in there), children, strict=True))}
 
 
 def _of_child(processor: Processor, *options: str) -> Any:
@@ -117,7 +120,7 @@ def _of_child(processor: Processor, *options: str) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.fixture(params=PROCESSORS[1:], ids=lambda one: one.name)
+@pytest.fixture(params=PROCESSORS, ids=lambda one: one.name)
 def other(request: pytest.FixtureRequest) -> Any:
     """Return what another processor makes; skipped where this one cannot be told to be that."""
     processor: Processor = request.param
@@ -134,7 +137,7 @@ def _class_of(name: str) -> str:
 
 
 def test_every_release_is_made_of_the_same_integers(other: Any) -> None:
-    here = _made()["this one"]["made"]
+    here = _made()[THIS]["made"]
     assert other["made"].keys() == here.keys()
     assert sum(one["made_of"] is not None for one in here.values()) > 30
     differ = [name for name, one in here.items() if one["made_of"] != other["made"][name]["made_of"]]
@@ -142,7 +145,7 @@ def test_every_release_is_made_of_the_same_integers(other: Any) -> None:
 
 
 def test_what_is_stored_is_the_same_but_for_what_the_page_names(other: Any) -> None:
-    here = _made()["this one"]["made"]
+    here = _made()[THIS]["made"]
     differ = {_class_of(name) for name, one in here.items() if one["stored"] != other["made"][name]["stored"]}
     assert differ <= ROUNDED | FRESH | UNPROVED | MAPS
     assert {_class_of(name) for name, one in here.items() if one["made_of"] is None} >= (FRESH | UNPROVED)
@@ -151,7 +154,7 @@ def test_what_is_stored_is_the_same_but_for_what_the_page_names(other: Any) -> N
 
 def test_a_release_has_the_same_identity(other: Any) -> None:
     """Budgets are fitted in floating point, and are part of what a release is called."""
-    here = _made()["this one"]["identities"]
+    here = _made()[THIS]["identities"]
     assert len(here) > 100
     assert [name for name, keys in here.items() if other["identities"][name] != keys] == []
 
@@ -172,7 +175,7 @@ def test_the_processors_are_told_apart() -> None:
     assert len({one["product"] for one in _made().values()}) > 1
     changed = [
         name
-        for name, one in _made()["this one"]["made"].items()
+        for name, one in _made()[THIS]["made"].items()
         if any(one["stored"] != each["made"][name]["stored"] for each in _made().values())
     ]
     assert {_class_of(name) for name in changed} & ROUNDED
@@ -186,7 +189,7 @@ def test_the_page_names_what_is_rounded_and_what_is_drawn_again() -> None:
 @pytest.mark.nightly
 def test_a_map_that_takes_long_is_rounded_in_its_last_bits_alone() -> None:
     """A network is trained by products of BLAS: another processor's has other last bits, and no noise."""
-    here, other = (_of_child(one, "--long")["made"] for one in PROCESSORS[:2])
+    here, other = made_here(long=True)["made"], _of_child(PROCESSORS[0], "--long")["made"]
     differ = {_class_of(name) for name, one in here.items() if one != other[name]}
     assert {_class_of(name) for name in here} >= LONG
     assert differ <= ROUNDED | FRESH | UNPROVED | MAPS

@@ -1,4 +1,4 @@
-"""What the code makes on one processor, or on one that is told to be another: ``python -m tests.support.processors``.
+"""What the code makes on this processor, or on one that is told to be another: ``python -m tests.support.processors``.
 
 A process of its own prints, as JSON, what BLAS it has found, the digests of a release of every registered class, and
 those of the releases of the golden root that are made again. OpenBLAS and NumPy choose their code as they are loaded,
@@ -127,28 +127,28 @@ def golden_releases() -> dict[str, Any]:
     return found
 
 
+def made_here(threads: int = 1, *, long: bool = False) -> dict[str, Any]:
+    """Return what BLAS there is, a product and exponentials of it, a release of every class, and all identities."""
+    blas = [one for one in threadpool_info() if one["user_api"] == "blas"]
+    with threadpool_limits(threads, user_api="blas"):
+        numbers = np.random.default_rng(0).random((40, 200))
+        product = digest_of({"product": numbers @ numbers.T, "powers": np.exp(-numbers)})
+        made = {name: vars(one) for name, one in every_class(long=long)}
+    return {
+        "blas": sorted({str(one.get("architecture")) for one in blas}),
+        "product": product,
+        "made": made,
+        "identities": identities(),
+    }
+
+
 def main() -> None:
-    """Print what is made here."""
+    """Print what is made here, the golden releases among it."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--long", action="store_true")
     asked = parser.parse_args()
-    blas = [one for one in threadpool_info() if one["user_api"] == "blas"]
-    with threadpool_limits(asked.threads, user_api="blas"):
-        numbers = np.random.default_rng(0).random((40, 200))
-        product = digest_of({"product": numbers @ numbers.T, "powers": np.exp(-numbers)})
-        made = {name: vars(one) for name, one in every_class(long=asked.long)}
-    print(
-        json.dumps(
-            {
-                "blas": sorted({str(one.get("architecture")) for one in blas}),
-                "product": product,
-                "made": made,
-                "identities": identities(),
-                "golden": golden_releases(),
-            }
-        )
-    )
+    print(json.dumps({**made_here(asked.threads, long=asked.long), "golden": golden_releases()}))
 
 
 if __name__ == "__main__":
