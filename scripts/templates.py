@@ -19,6 +19,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Collection, Iterator
+from functools import cache
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -38,7 +39,7 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef
 def templates() -> str:
     """Return the file's text as it follows from the code."""
     trees = {path: ast.parse(path.read_bytes()) for path in _sources()}
-    telling = _telling(trees.values())
+    telling = _telling([node for tree in trees.values() for node in ast.walk(tree)])
     sections = []
     for path, tree in trees.items():
         place = path.relative_to(REPOSITORY).as_posix()
@@ -57,34 +58,27 @@ def _name(node: ast.expr) -> str:
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
-def _functions(tree: ast.AST) -> Iterator[Definition]:
-    return (node for node in ast.walk(tree) if isinstance(node, Definition))
-
-
 def _makes_error(node: ast.AST) -> bool:
     """Whether an expression makes an error, or one of the same class that says something else."""
     return isinstance(node, ast.Call) and (_ERROR.search(_name(node.func)) is not None or _name(node.func) == "saying")
 
 
-def _told(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the statements and expressions under a node that raise or make an error."""
-    return (one for one in ast.walk(node) if isinstance(one, ast.Raise) or _makes_error(one))
-
-
-def _telling(trees: Collection[ast.Module]) -> frozenset[str]:
-    """Return the names of functions that return text and are called where an error is made."""
+def _telling(nodes: Collection[ast.AST]) -> frozenset[str]:
+    """Return the names of functions, of these nodes, that return text and are called where an error is made."""
     called = {
         _name(call.func)
-        for tree in trees
-        for told in _told(tree)
+        for told in nodes
+        if isinstance(told, ast.Raise) or _makes_error(told)
         for call in ast.walk(told)
         if isinstance(call, ast.Call)
     }
     return frozenset(
-        function.name
-        for tree in trees
-        for function in _functions(tree)
-        if function.name in called and function.returns is not None and "str" in ast.unparse(function.returns)
+        node.name
+        for node in nodes
+        if isinstance(node, Definition)
+        and node.name in called
+        and node.returns is not None
+        and "str" in ast.unparse(node.returns)
     )
 
 
@@ -139,11 +133,19 @@ def _assigned(inside: Definition | None, told: ast.AST) -> Iterator[ast.AST]:
     if inside is None:
         return
     names = {node.id for node in ast.walk(told) if isinstance(node, ast.Name)}
+    yield from (value for targets, value in _assignments(inside) if targets & names)
+
+
+@cache
+def _assignments(inside: Definition) -> list[tuple[set[str], ast.expr]]:
+    """Return the variables that are assigned to in each assignment of a function, and the value."""
+    found = []
     for node in ast.walk(inside):
         if isinstance(node, ast.Assign | ast.AugAssign):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            if names & {one.id for target in targets for one in ast.walk(target) if isinstance(one, ast.Name)}:
-                yield node.value
+            names = {one.id for target in targets for one in ast.walk(target) if isinstance(one, ast.Name)}
+            found.append((names, node.value))
+    return found
 
 
 def _texts(node: ast.AST) -> Iterator[str]:
