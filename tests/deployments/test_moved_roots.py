@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
+from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -21,8 +22,8 @@ from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
 from tasks.host.places import settle
 from tests.support import forks
+from tests.support.called import runs_called
 from tests.support.command_line import CommandLine
-from tests.support.engines import Engine
 from tests.support.private_rows import CLASSES, DIMENSION, PrivateRows, write_rows
 
 MODEL = "clinic.noisy-gd"
@@ -76,12 +77,19 @@ def asked(rows: PrivateRows, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def used(pattern: Path, engine: Engine, root: Path, capfd: pytest.CaptureFixture[str]) -> CommandLine:
+def copied(pattern: Path, root: Path, capfd: pytest.CaptureFixture[str]) -> CommandLine:
     """A root of the test's own like that, which knows no other path than its own."""
     for name in ("root", "marks"):
         shutil.copytree(pattern / name, root.with_name(name), symlinks=True)
     assert settled(root)
     return CommandLine(root, capfd)
+
+
+@pytest.fixture
+def used(copied: CommandLine) -> Iterator[CommandLine]:
+    """The same, where runs are plain calls."""
+    with runs_called():
+        yield copied
 
 
 def go_to(commands: CommandLine, place: Path, patch: pytest.MonkeyPatch) -> None:
@@ -134,12 +142,14 @@ def test_what_a_used_root_says_of_its_own_path(used: CommandLine, tmp_path: Path
         assert not [one for one in folder.rglob("*") if one.is_file() and path.encode() in one.read_bytes()]
 
 
-def test_a_moved_root_works(used: CommandLine, asked: Path, tmp_path: Path, monkeypatch: Any) -> None:
-    before, moved = used.root, tmp_path / "elsewhere" / "räume 2"
+@pytest.mark.usefixtures("engine")
+def test_a_moved_root_works(copied: CommandLine, asked: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    """Its runs are flows, as ever."""
+    before, moved = copied.root, tmp_path / "elsewhere" / "räume 2"
     moved.parent.mkdir()
     before.rename(moved)
-    go_to(used, moved, monkeypatch)
-    works(used, asked, tmp_path)
+    go_to(copied, moved, monkeypatch)
+    works(copied, asked, tmp_path)
     assert not before.exists()
     # Every place of before is one of now.
     assert named_in(Layout(moved).mlflow_database, before.as_uri()) == set()
