@@ -57,7 +57,7 @@ import scipy
 
 from dpalgos.algorithms import NeighbouringPair, one_row_apart
 from dpalgos.columns import Column, bins_of, columns_of, numbers_of, value_of
-from dpalgos.evaluators.noisy_sums import NoisySums
+from dpalgos.evaluators.noisy_sums import NoisySums, counted_cells
 from dpalgos.guarantees import Neighbours, Setting
 from dpalgos.mechanisms.running_sums import RunningSums
 from dpalgos.models import Statistic
@@ -376,14 +376,19 @@ class ColumnHistograms(NoisySums):
         lines, span = layout.lines, layout.bins + 1
         # A missing cell's bin is the one behind the last.
         places = np.where(missing, layout.bins, bins_of(cells, layout.bins)) + span * np.arange(lines)
-        counts = _counted(places, parts, lines * span).reshape(lines, span)
+        counts = counted_cells(places, parts, (lines, span))
         centred = np.zeros(0, dtype=np.int64)
         if layout.centred:
             # Exact where they are multiplied: a whole number below 2^53 and a multiple of 1/64.
             times = (parts * (self.weight * self.mean_weight))[:, None]
             centred = np.trunc(np.where(missing, 0.0, times * (cells - 0.5))).astype(np.int64).sum(axis=0)
-        values = [_counted(value_of(features, column), parts, 1 + (column.values or 0)) for column in layout.categories]
-        classes = _counted(np.asarray(labels, dtype=np.int64), parts, layout.classes) if layout.classes else centred[:0]
+        values = [
+            counted_cells(value_of(features, column), parts, (1 + (column.values or 0),))
+            for column in layout.categories
+        ]
+        classes = centred[:0]
+        if layout.classes:
+            classes = counted_cells(np.asarray(labels, dtype=np.int64), parts, (layout.classes,))
         missed = counts[list(layout.lacking), -1]
         return np.concatenate([counts[:, :-1].ravel(), missed, centred, *values, classes])
 
@@ -410,10 +415,3 @@ class ColumnHistograms(NoisySums):
         cells = centred / (self.weight * self.mean_weight) if layout.centred else centred
         counts = [counts / self.weight for counts in others]
         return Statistic(values=np.concatenate([running.ravel(), missed / self.weight, cells, *counts]))
-
-
-def _counted(cells: Ints, parts: Ints, size: int) -> Ints:
-    """Return how many units each of so many cells has, of rows' cells (m,) or (m, c)."""
-    times = parts if cells.ndim == 1 else np.broadcast_to(parts[:, None], cells.shape)
-    # Sums of whole numbers, exact in float64 below 2^53.
-    return np.bincount(cells.ravel(), times.ravel(), size).astype(np.int64)

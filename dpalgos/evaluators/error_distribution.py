@@ -59,7 +59,7 @@ from typing import ClassVar, Self
 import numpy as np
 
 from dpalgos.algorithms import NeighbouringPair, one_row_apart
-from dpalgos.evaluators.noisy_sums import NoisySums
+from dpalgos.evaluators.noisy_sums import NoisySums, counted_cells
 from dpalgos.guarantees import Neighbours, Setting
 from dpalgos.mechanisms.running_sums import RunningSums
 from dpalgos.models import Artefact, Statistic, label_spread_of
@@ -252,7 +252,7 @@ class ErrorDistribution(NoisySums):
         size = np.abs(error)
         # Inner edges fall; the first one that is not above the error is that of its bin.
         place = np.searchsorted(-self.edges(), -size)
-        lines = np.bincount(place + bins * (error < 0), parts, 2 * bins).astype(np.int64)
+        lines = counted_cells(place + bins * (error < 0), parts, (2 * bins,))
         share = np.minimum(size * (width / self.largest_error), 1.0)
         apart = np.clip((truth - self.middle) / self.largest_error, -1.0, 1.0)
         squared, spread = share * share, apart * apart

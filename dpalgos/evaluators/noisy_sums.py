@@ -140,6 +140,16 @@ class LaplaceNoise(NoisySums):
 
 
 def counted_cells(cells: Ints, parts: Ints, shape: tuple[int, ...]) -> Ints:
-    """Return how often each cell of an array of this shape occurs, the i-th time for so many units."""
-    # Sums of whole numbers, exact in float64 below 2^53.
-    return np.bincount(cells.ravel(), parts, math.prod(shape)).astype(np.int64).reshape(shape)
+    """Return how often each cell of an array of this shape occurs, added up in int64.
+
+    Parameters
+    ----------
+    cells : array (m,) or (m, c) of int64
+        Places in the array, row after row, of the cells of each of m rows.
+    parts : array (m,) of int64
+        Units that each row adds to each of its cells.
+    shape : tuple of int
+    """
+    counts = np.zeros(math.prod(shape), dtype=np.int64)
+    np.add.at(counts, cells, parts if cells.ndim == 1 else parts[:, None])
+    return counts.reshape(shape)

@@ -121,7 +121,7 @@ class ScoreDistribution(NoisySums):
         bins = np.searchsorted(edges(self.bins, self.scale), known)
         positive = truth[:, None] == (1 if scores == 1 else np.arange(scores))
         cells = (2 * np.arange(scores) + positive) * self.bins + bins
-        return counted_cells(cells, np.repeat(parts, scores), self.sum_shape(setting))
+        return counted_cells(cells, parts, self.sum_shape(setting))
 
     def contribution(self, state: Ints, rows: Rows, setting: Setting) -> Ints:
         """Return the party's exact counts through the factor of each line."""

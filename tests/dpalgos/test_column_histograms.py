@@ -19,6 +19,7 @@ from dpalgos.audit.releases import audit_algorithm
 from dpalgos.columns import Column, bins_of, columns_of
 from dpalgos.evaluators import column_histograms
 from dpalgos.evaluators.column_histograms import ColumnHistograms, Layout, bins_for, rank_error, squared_sensitivity
+from dpalgos.evaluators.noisy_sums import counted_cells
 from dpalgos.guarantees import RELATIONS, GaussianMu, Neighbours, Setting, Trust
 from dpalgos.histograms import ColumnCounts, combined
 from dpalgos.keystream import KeyedNoise
@@ -576,3 +577,13 @@ def test_all_trust_models_release_the_sum_of_all_parties_with_the_noise_that_is_
         values = run_sums(algorithm, parties, setting, summation).values
         errors.append(whitened([ColumnCounts.of_release(values, algorithm, setting)], exact))
     assert not rejected(np.concatenate(errors)), name
+
+
+def test_units_beyond_the_whole_numbers_of_float64_are_all_counted() -> None:
+    """Of 2⁵³ + 1 units of two rows in the same cells a sum in float64 loses the last one."""
+    algorithm = ColumnHistograms(budget=GaussianMu(1.0), columns=[Column(at=0), Column(at=1, values=2)], bins=4)
+    setting = setting_of(dimension=3)
+    block = np.array([[0.1, 1.0, 0.0], [0.1, 1.0, 0.0]])
+    counts = algorithm.of_block(block, np.array([1, 1]), np.array([2**53, 1]), setting)
+    assert sorted(set(counts.tolist())) == [0, 2**53 + 1]
+    np.testing.assert_array_equal(counted_cells(np.array([[0, 2], [0, 1]]), np.array([2**53, 1]), (3,))[:1], 2**53 + 1)
