@@ -34,7 +34,7 @@ class Shrinkage:
 SHRINKAGE = Shrinkage()
 
 
-def blocks(dimension: int, first: int) -> Iterator[slice]:
+def blocks(dimension: int, first: int) -> Iterator[slice[int, int, None]]:
     """Yield blocks of coordinates: the ``first`` ones, as many again, and then always as many as there were before.
 
     They follow the coordinates' own order, which is that of a public map or of an earlier release. Along directions in
@@ -77,7 +77,7 @@ class ClassMeans:
         """G = Σ w_c M_c (d,)."""
         return np.asarray((self.shares[:, None] * self.means).sum(axis=0))
 
-    def spread(self, part: slice) -> float:
+    def spread(self, part: slice[int, int, None]) -> float:
         """Return τ², how far class means lie apart in a block of coordinates: a variance per coordinate.
 
         Notes
@@ -102,7 +102,7 @@ class ClassMeans:
         shares, apart = self.shares, squared_norms(self.means[:, part] - self.common[part])
         seen = math.fsum(shares * apart) / (part.stop - part.start)
         noise = math.fsum(shares * (1.0 - shares) * self.variance)
-        return max(0.0, (seen - noise) / (1.0 - math.fsum(shares**2)))
+        return max(0.0, float(seen - noise) / (1.0 - math.fsum(shares**2)))
 
     @property
     def differ(self) -> bool:
@@ -114,7 +114,7 @@ class ClassMeans:
         shares, squares = self.shares, self.counts**2
         common = math.fsum(shares**2 * self.variance)
         noise = math.fsum(squares * (self.variance * (1.0 - 2.0 * shares) + common)) * self.means.shape[1]
-        return math.fsum(squares * squared_norms(self.means - self.common)) > noise
+        return bool(math.fsum(squares * squared_norms(self.means - self.common)) > noise)
 
     def kept(self, constants: Shrinkage = SHRINKAGE) -> Floats:
         """Return h (K, d), the part of each M_c − G that is kept: τ²/(τ² + v_c) by blocks; 1 where noise is small."""

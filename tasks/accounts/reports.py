@@ -173,7 +173,7 @@ class BudgetReport(TypedDict):
 def cap_of(report: BudgetReport) -> str:
     """Return the epsilon that an account's charges go by, with the promised one where a soft limit is below it."""
     cap, promised = report["cap"], report["promised"]
-    return "" if cap is None else of_cap(cap["epsilon"], promised and promised["epsilon"])
+    return "" if cap is None else of_cap(cap["epsilon"], None if promised is None else promised["epsilon"])
 
 
 def _behind() -> str | None:

@@ -213,7 +213,7 @@ def test_directions_are_orthonormal_in_the_whitened_metric(random: np.random.Gen
     origin = random.normal(size=(2500, 6)) @ random.normal(size=(6, 6))
     change = np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
     pairs = origin + random.normal(size=(2500, 6)) * change, origin + random.normal(size=(2500, 6)) * change
-    mean, basis = PublicWhitening(components=4, floor=0.01)._directions(lambda rows: rows, [pairs], (2, 4))
+    mean, basis = PublicWhitening(components=4, floor=0.01).directions(lambda rows: rows, [pairs], (2, 4))
     both = np.concatenate(pairs)
     np.testing.assert_allclose(mean, both.mean(axis=0), atol=1e-5)
     norms = [np.linalg.norm(both[:, part], axis=1).mean() for part in (slice(2), slice(2, 6))]

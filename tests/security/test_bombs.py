@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from dpalgos.features import onnx as encoders
+from dpalgos.features import onnx_sessions
 from dpalgos.features.onnx import OnnxEncoder
 from dpalgos.parameters import ParameterError
 from dpalgos.resources import memory_limit, set_memory_limit
@@ -547,10 +547,10 @@ _ROW: Ports = {"x": (FLOAT, ["rows", 2])}
 def _little_memory() -> Any:
     before = memory_limit()
     set_memory_limit(1 << 28)
-    encoders._session.cache_clear()
+    onnx_sessions.sessions.cache_clear()
     yield
     set_memory_limit(before)
-    encoders._session.cache_clear()
+    onnx_sessions.sessions.cache_clear()
 
 
 def _filling(size: int | None) -> bytes:
@@ -593,7 +593,7 @@ def test_a_row_that_takes_gigabytes_becomes_zero_and_no_other() -> None:
 def test_an_encoder_without_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     from onnx import TensorProto, helper
 
-    monkeypatch.setattr(encoders, "_SECONDS", 1)
+    monkeypatch.setattr(onnx_sessions, "_SECONDS", 1)
     scalar = [helper.make_tensor_value_info(name, kind, []) for name, kind in (("i", INTEGER), ("c", TensorProto.BOOL))]
     values = [helper.make_tensor_value_info(name, FLOAT, None) for name in ("v", "w")]
     steps = [helper.make_node("Identity", ["c"], ["d"]), helper.make_node("Sin", ["v"], ["w"])]
@@ -615,6 +615,6 @@ def test_an_encoder_whose_process_was_killed_is_begun_again() -> None:
     content = model([("Relu", ["x"], ["y"], {})], _ROW, {"y": (FLOAT, ["rows", 2])})
     made, rows = OnnxEncoder().read(content, 2), np.ones((3, 2))
     before = made.transform(rows)
-    encoders._session(content)._process.kill()
+    onnx_sessions.sessions(content, "")._first._process.kill()
     assert np.array_equal(made.transform(rows), before)
     assert before.any()

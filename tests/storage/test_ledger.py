@@ -191,11 +191,11 @@ class TestSoftLimits:
 
     def test_the_same_terms_again_change_nothing(self, ledger: Ledger) -> None:
         opened = ledger.open_account("soft", Cap(4, 1e-5), soft_limit=3.0)
-        for again in ({"cap": Cap(4, 1e-5), "soft_limit": 3.0}, {"cap": Cap(4, 1e-5)}, {"cap": Cap(3, 1e-5)}):
-            assert ledger.open_account("soft", **again) == opened
-        for other in ({"cap": Cap(4, 1e-5), "soft_limit": 2.0}, {"cap": Cap(5, 1e-5), "soft_limit": 3.0}):
+        for epsilon, limit in ((4, 3.0), (4, None), (3, None)):
+            assert ledger.open_account("soft", Cap(epsilon, 1e-5), soft_limit=limit) == opened
+        for epsilon, limit in ((4, 2.0), (5, 3.0)):
             with pytest.raises(InputError, match=r"epsilon 4.*epsilon 3"):
-                ledger.open_account("soft", **other)
+                ledger.open_account("soft", Cap(epsilon, 1e-5), soft_limit=limit)
         ledger.raise_cap("soft", Cap(4, 1e-5), by="owner", why="lifted")
         assert ledger.open_account("soft", Cap(4, 1e-5), soft_limit=3.0).cap == Cap(4, 1e-5)
 
