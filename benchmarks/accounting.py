@@ -61,9 +61,11 @@ def planned(shards: Sequence[ShardRef], held_out: Sequence[ShardRef] = (), **ask
 def prices(plan: RunPlan, rows_per_person: int = 1) -> list[dict[str, PlanCost]]:
     """Return what each party may be charged for a run, as the ledger prices it: of a tuned one there are two prices."""
     charges = [
-        ReleaseCharge(one.key, one.charged_parties, one.guarantee().to_json(), one.label, one.charged_as)
-        for one in plan.releases
-        if one.reads_rows
+        ReleaseCharge(
+            release.key, release.charged_parties, release.guarantee().to_json(), release.label, release.charged_as
+        )
+        for release in plan.releases
+        if release.reads_rows
     ]
     return AccountingPolicy().prices(charges, plan.delta, AccountTerms(group_size=rows_per_person))
 

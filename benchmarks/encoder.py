@@ -43,9 +43,9 @@ def speed(net: str, mirror: bool, pictures: int = 16, turns: int = 9) -> tuple[f
     random = np.random.default_rng(0)
     rows = random.random((pictures, 3072))
     pairs = [
-        (random.random(((1 + mirror) * one.size**2, 9 * one.channels), dtype=np.float32),
-         random.random((9 * one.channels, one.out), dtype=np.float32))
-        for one in network.layers
+        (random.random(((1 + mirror) * layer.size**2, 9 * layer.channels), dtype=np.float32),
+         random.random((9 * layer.channels, layer.out), dtype=np.float32))
+        for layer in network.layers
     ]  # fmt: skip
     least = [np.inf, np.inf]
     with one_thread():

@@ -183,14 +183,14 @@ def _with_risks(repro: Reproduction, result: SweepResult) -> list[PointResult]:
     # One after another: the rows of one partition are held in memory for all models trained on them.
     known: tuple[str, Risk] | None = None
     configs = (one.point.config for one in result.outcomes if one.result is not None)
-    for config, one in zip(configs, result.finished(), strict=True):
+    for config, trained in zip(configs, result.finished(), strict=True):
         place = identity(
             asked=[config.dataset, config.normalisation, config.partition, config.parties, config.partition_seed],
             sizes=[config.sizes, config.rows_per_party, config.test_fraction],
         )
         if known is None or known[0] != place:
             known = place, Risk(config, loss=repro.risk.loss, regularisation=repro.risk.regularisation)
-        results.append(one.with_metric("objective", known[1].of(one.releases[-1])))
+        results.append(trained.with_metric("objective", known[1].of(trained.releases[-1])))
     return results
 
 

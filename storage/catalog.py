@@ -265,9 +265,9 @@ class Catalog:
                 number=number,
                 **content,
                 arrivals=tuple(
-                    Arrival(**{**one, "by_file": tuple(one["by_file"])})
-                    for one in came
-                    if one["horizon"] == number and one["rows"]
+                    Arrival(**{**arrival, "by_file": tuple(arrival["by_file"])})
+                    for arrival in came
+                    if arrival["horizon"] == number and arrival["rows"]
                 ),
                 versions=tuple(one["version"] for one in came if one["horizon"] == number),
             )
@@ -520,9 +520,9 @@ def _require_same_people(
     named = people.namespace if visibility is Visibility.PRIVATE else ""
     registered = map(_registration, entries.find(Kind.DATASET) if named else ())
     same = [
-        one.account
-        for one in registered
-        if one.people and (one.visibility, one.people.namespace) == (visibility, named)
+        registration.account
+        for registration in registered
+        if registration.people and (registration.visibility, registration.people.namespace) == (visibility, named)
     ]
     for other in (*same, *sharing):
         if other != account:

@@ -296,9 +296,9 @@ def _python(texts: Any) -> list[str | None]:
         return listed
     except UnicodeDecodeError:
         decoded: list[str | None] = []
-        for one in texts:
+        for scalar in texts:
             with suppress(UnicodeDecodeError):
-                decoded.append(one.as_py())
+                decoded.append(scalar.as_py())
                 continue
             decoded.append(None)
         return decoded

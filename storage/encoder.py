@@ -168,19 +168,19 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
         cells = dict(zip(batch.schema.names, batch.columns, strict=True))
         examined = schema.examine(Table(cells, np.arange(rows), "rows", unit="row"), schema.inputs)
         refusals: list[str | None] = [None] * rows
-        for one in examined:
-            wrong = one.encoded.unclippable if OnViolation(self.on_violation).clips else one.encoded.outside
-            for row in np.flatnonzero(wrong if schema.rule(one.column).keeps else wrong | one.missing).tolist():
-                fault = f"{shown_cell(one.shown(row), 'the cell')} is not {one.column.bound}"
-                fault = "the value is missing" if one.missing[row] else fault
-                refusals[row] = refusals[row] or f"column {one.column.name}: {fault}"
+        for column in examined:
+            wrong = column.encoded.unclippable if OnViolation(self.on_violation).clips else column.encoded.outside
+            for row in np.flatnonzero(wrong if schema.rule(column.column).keeps else wrong | column.missing).tolist():
+                fault = f"{shown_cell(column.shown(row), 'the cell')} is not {column.column.bound}"
+                fault = "the value is missing" if column.missing[row] else fault
+                refusals[row] = refusals[row] or f"column {column.column.name}: {fault}"
         features, refused = schema.features(examined), np.array([refusal is not None for refusal in refusals], bool)
         features[refused] = 0.0
         # What is outside and not refused has been clipped.
         outside = {one.column.name: (one, np.flatnonzero(one.encoded.outside & ~refused)) for one in examined}
         clipped = {
-            name: Clipped(len(places), int(places[0]), one.shown(int(places[0]))[:60])
-            for name, (one, places) in outside.items()
+            name: Clipped(len(places), int(places[0]), column.shown(int(places[0]))[:60])
+            for name, (column, places) in outside.items()
             if len(places)
         }
         return Encoding(features, tuple(refusals), clipped)

@@ -368,17 +368,17 @@ class Schema:
             A missing number lies at 0 (in the middle, under ``Scaling.UNIT_INTERVAL``), a missing category is zeros.
         """
         parts = []
-        for one in examined:
-            column, values = one.column, np.array(one.encoded.values, dtype=np.float64)
+        for checked in examined:
+            column, values = checked.column, np.array(checked.encoded.values, dtype=np.float64)
             if self.scaling is Scaling.CENTRED:
                 values = column.place(values)
-            values[one.missing, : column.numbers] = 0.0 if self.scaling is Scaling.CENTRED else 0.5
-            values[one.missing, column.numbers :] = 0.0
+            values[checked.missing, : column.numbers] = 0.0 if self.scaling is Scaling.CENTRED else 0.5
+            values[checked.missing, column.numbers :] = 0.0
             parts.append(values)
         parts += [
-            one.missing[:, None].astype(np.float64)
-            for one in examined
-            if self.rule(one.column) is MissingRows.INDICATOR
+            checked.missing[:, None].astype(np.float64)
+            for checked in examined
+            if self.rule(checked.column) is MissingRows.INDICATOR
         ]
         if self.scaling is not Scaling.CENTRED:
             return np.concatenate(parts, axis=1)
@@ -437,12 +437,12 @@ class Schema:
         alive = table.whole
         left = alive.copy()
         refused = []
-        for one in examined:
-            rule = self.rule(one.column)
+        for checked in examined:
+            rule = self.rule(checked.column)
             if rule is MissingRows.DROP:
-                left &= ~one.missing
+                left &= ~checked.missing
             elif rule is MissingRows.REFUSE:
-                refused.append((one, one.missing & alive))
+                refused.append((checked, checked.missing & alive))
         outside = np.logical_or.reduce([one.encoded.outside for one in examined]) & left
         violations = [one.encoded.unclippable if on_violation.clips else one.encoded.outside for one in examined]
         good = left & ~np.logical_or.reduce(violations) if on_violation.drops else left

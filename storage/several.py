@@ -73,17 +73,17 @@ def settled(data: Mapping[str, Any], place: str, there: Sequence[str]) -> dict[s
             continue
         listed = [column_name(entry["name"])] if "names" not in entry else _names(number, entry, place)
         names: list[str] = []
-        for one in listed:
-            pattern = "names" in entry and ANY in one
-            matches = _matching(one, there) if pattern else [one]
+        for wanted in listed:
+            pattern = "names" in entry and ANY in wanted
+            matches = _matching(wanted, there) if pattern else [wanted]
             if not matches:
                 few = ", ".join(there[:20]) + (", …" if len(there) > 20 else "")
                 raise InputError(
-                    f"{place}, column {number}: the pattern {one!r} of names matches no column of the file, which has: "
-                    f"{few}; correct it or leave it out"
+                    f"{place}, column {number}: the pattern {wanted!r} of names matches no column of the file, which "
+                    f"has: {few}; correct it or leave it out"
                 )
             for name in matches:
-                what = f"the pattern {one!r}" if pattern else f"the name {name!r}"
+                what = f"the pattern {wanted!r}" if pattern else f"the name {name!r}"
                 if name in by and (pattern or by[name].startswith("the pattern")):
                     raise InputError(
                         f"{place}, column {number}: {what} and {by[name]} both take the column {name!r}; a column has "

@@ -86,10 +86,10 @@ def golden(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
 
 def test_every_release_is_read_back_to_the_bit(kept: Golden) -> None:
     assert {key: read(key) for key in open_releases().keys()} == kept.known["releases"]
-    for key, one in kept.known["releases"].items():
+    for key, release in kept.known["releases"].items():
         manifest, _ = open_releases().read(key)
         assert manifest["code"] in kept.known["code"].values()
-        assert one["code"] == manifest["code"]
+        assert release["code"] == manifest["code"]
         if "post_processing" not in manifest:
             assert recorded_key(manifest) == key
 

@@ -74,13 +74,13 @@ def _taken(folder: Path, *, keep: bool) -> dict[str, int]:
         "prediction": (partial(predicted, "few"), partial(predicted, "many")),
     }
     found = {}
-    for name, (warm, one) in passes.items():
+    for name, (warm, passing) in passes.items():
         # Compiled code, library pools and threads are there before what rows take is measured.
         warm()
         # 5 forgets the peak: it starts at what is resident now.
         Path("/proc/self/clear_refs").write_text("5")
         before = _peak()
-        one()
+        passing()
         found[name] = _peak() - before
     return found
 

@@ -175,8 +175,8 @@ def test_the_processors_are_told_apart() -> None:
     assert len({one["product"] for one in _made().values()}) > 1
     changed = [
         name
-        for name, one in _made()[THIS]["made"].items()
-        if any(one["stored"] != each["made"][name]["stored"] for each in _made().values())
+        for name, made in _made()[THIS]["made"].items()
+        if any(made["stored"] != each["made"][name]["stored"] for each in _made().values())
     ]
     assert {_class_of(name) for name in changed} & ROUNDED
 

@@ -128,9 +128,10 @@ def ingest(
         )
         lines.append(f"night {night} of the horizon: {rows} new rows, {came}" if night else _NO_NIGHT)
     lines += [
-        f"a new version starts federated-training/{one.full_name} where it is served: epsilon {one.config.epsilon}"
-        for one in schedules_of(name)
-        if one.on_new_version and not one.paused
+        f"a new version starts federated-training/{schedule.full_name} where it is served: "
+        f"epsilon {schedule.config.epsilon}"
+        for schedule in schedules_of(name)
+        if schedule.on_new_version and not schedule.paused
     ]
     counted: dict[str, Any] = {"counts": report.counts, "taken": report.taken, "duplicates": asdict(report.duplicates)}
     if left_out:

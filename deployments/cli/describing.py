@@ -257,14 +257,14 @@ def _compared(comparison: Comparison) -> Iterator[RenderableType]:
     rows = [
         [
             column.name,
-            one.of if one.of == one.what else f"{one.what} {one.of}",
-            *map(_short, (one.here, one.there)),
-            margin(one),
-            "*" if one.beyond else "",
+            difference.of if difference.of == difference.what else f"{difference.what} {difference.of}",
+            *map(_short, (difference.here, difference.there)),
+            margin(difference),
+            "*" if difference.beyond else "",
         ]
         for column in comparison.columns
-        for one in _differences(column)
-        if one.measured
+        for difference in _differences(column)
+        if difference.measured
     ]
     headings = ("column", "of", "here", "there", "difference", "beyond")
     yield table(headings, rows, title=f"Against version {comparison.version}", right=("here", "there"))

@@ -189,9 +189,9 @@ def command_group(arguments: list[str]) -> TyperGroup:
     group = get_group(app)
     # The others stand in by name and help alone.
     group.commands = {
-        one.name: group.commands.get(one.name)
-        or (TyperGroup if one.group else TyperCommand)(name=one.name, help=one.help)
-        for one in _COMMANDS
+        command.name: group.commands.get(command.name)
+        or (TyperGroup if command.group else TyperCommand)(name=command.name, help=command.help)
+        for command in _COMMANDS
     }
     return group
 

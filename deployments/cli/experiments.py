@@ -234,12 +234,12 @@ def _known() -> Answer:
     known = [load_reproduction(name) for name in known_reproductions()]
     rows = (
         (
-            one.name,
-            one.title,
-            ", ".join(need.name for need in one.quick.data),
-            None if one.full is None else ", ".join(need.name for need in one.full.data),
+            reproduction.name,
+            reproduction.title,
+            ", ".join(need.name for need in reproduction.quick.data),
+            None if reproduction.full is None else ", ".join(need.name for need in reproduction.full.data),
         )
-        for one in known
+        for reproduction in known
     )
     shown = table(("name", "what", "quick on", "full on"), rows, title="Figures and tables")
     shown.columns[0].no_wrap = True
@@ -435,14 +435,14 @@ def all_audits(options: AuditOptions) -> Answer:
     numbers = ("δ", *(f"ε {heading}" for heading in _EPSILONS), "runs", "seconds")
     rows = (
         (
-            one["kind"],
-            one["algorithm"],
-            one["verdict"],
-            *map(_number, (one["delta"], *(one[field] for field in _EPSILONS.values()))),
-            f"{one['trials']:,}",
-            _number(one["seconds"]),
+            audited["kind"],
+            audited["algorithm"],
+            audited["verdict"],
+            *map(_number, (audited["delta"], *(audited[field] for field in _EPSILONS.values()))),
+            f"{audited['trials']:,}",
+            _number(audited["seconds"]),
         )
-        for one in reports
+        for audited in reports
     )
     title = f"Audits at confidence {options.confidence:.12g}"
     return Answer({"audits": reports}, [table(("kind", "name", "verdict", *numbers), rows, title=title, right=numbers)])

@@ -109,11 +109,11 @@ def _measurements(results: Sequence[RunResult]) -> Iterator[str]:
         no_better,
     )
 
-    for one in results:
-        main = "mae" if "mae" in one.metrics else "accuracy"
-        if main in one.metrics and not one.metrics.is_known(main):
-            whose = f" of {one.algorithm}" if len(results) > 1 else ""
-            yield f"The {_HEADINGS[main]}{whose} {NOT_MEASURED} {at_this_budget(one)}."
+    for result in results:
+        main = "mae" if "mae" in result.metrics else "accuracy"
+        if main in result.metrics and not result.metrics.is_known(main):
+            whose = f" of {result.algorithm}" if len(results) > 1 else ""
+            yield f"The {_HEADINGS[main]}{whose} {NOT_MEASURED} {at_this_budget(result)}."
     mean = f"balanced is the mean recall of the classes, {1 / max(len(results[0].classes), 2):.2g} by guessing."
     known = any("balanced_accuracy" in one.metrics and one.metrics.is_known("balanced_accuracy") for one in results)
     for line in guessing(results):
@@ -176,10 +176,10 @@ def _of_one(result: RunResult) -> Iterator[str]:
 def _noise(results: Sequence[RunResult]) -> Iterator[str]:
     """Yield, of what was measured, how much of the margin is noise, and that nothing was trained on these rows."""
     noises = [
-        one.metrics[f"{name}_noise"]
-        for one in results
+        result.metrics[f"{name}_noise"]
+        for result in results
         for name in ("accuracy", "mae")
-        if f"{name}_noise" in one.metrics and one.metrics.is_known(name)
+        if f"{name}_noise" in result.metrics and result.metrics.is_known(name)
     ]
     if noises:
         yield f"The noise alone has a standard deviation of {max(noises):.2g}."

@@ -155,40 +155,41 @@ def schedules() -> Answer:
     dates = {one.full_name: [] if one.paused else one.next_dates() for one in kept.sound}
     rows = (
         (
-            one.dataset,
-            one.name,
-            "paused" if one.paused else _when(one),
-            one.config.system,
-            one.config.epsilon,
-            "\n".join(f"{date:%Y-%m-%d %H:%M %Z}" for date in dates[one.full_name]) or None,
+            timed.dataset,
+            timed.name,
+            "paused" if timed.paused else _when(timed),
+            timed.config.system,
+            timed.config.epsilon,
+            "\n".join(f"{date:%Y-%m-%d %H:%M %Z}" for date in dates[timed.full_name]) or None,
         )
-        for one in kept.sound
+        for timed in kept.sound
     )
     shown = table(("data set", "name", "when", "algorithm", "epsilon", "next"), rows, title="Schedules")
     return Answer(
         {
             "schedules": [
                 {
-                    **one.model_dump(mode="json"),
-                    "dataset": one.dataset,
-                    "next_dates": [date.isoformat() for date in dates[one.full_name]],
-                    "runs_left": expected[one.full_name].runs if one.trains else None,
-                    "outlook": outlooks[one.full_name],
+                    **timed.model_dump(mode="json"),
+                    "dataset": timed.dataset,
+                    "next_dates": [date.isoformat() for date in dates[timed.full_name]],
+                    "runs_left": expected[timed.full_name].runs if timed.trains else None,
+                    "outlook": outlooks[timed.full_name],
                 }
-                for one in kept.sound
+                for timed in kept.sound
             ],
             "accounts": [
                 {
-                    "account": one.account,
-                    "cap": one.cap,
-                    "promised": one.promised,
-                    "delta": one.delta,
-                    "epsilon": one.epsilon,
-                    "runs": one.runs,
-                    "until": one.until and one.until.isoformat(),
-                    "refused": one.refused and {"schedule": one.refused[0].full_name, "at": one.refused[1].isoformat()},
+                    "account": account.account,
+                    "cap": account.cap,
+                    "promised": account.promised,
+                    "delta": account.delta,
+                    "epsilon": account.epsilon,
+                    "runs": account.runs,
+                    "until": account.until and account.until.isoformat(),
+                    "refused": account.refused
+                    and {"schedule": account.refused[0].full_name, "at": account.refused[1].isoformat()},
                 }
-                for one in accounts
+                for account in accounts
             ],
             "broken": [one._asdict() for one in kept.broken],
         },

@@ -133,10 +133,10 @@ def _formats(declaration: Mapping[str, Any], place: str) -> tuple[str, ...]:
     forms = form if isinstance(form, list) else [form]
     if not all(isinstance(one, str) for one in forms):
         raise InputError(f'{place}: format is {form!r}; it must be text such as "%d.%m.%Y", or a list of such texts')
-    for one in forms:
-        if not _names_days(one):
+    for written in forms:
+        if not _names_days(written):
             raise InputError(
-                f'{place}: format is {one!r}; it must name a year, a month and a day, such as "%d.%m.%Y" '
+                f'{place}: format is {written!r}; it must name a year, a month and a day, such as "%d.%m.%Y" '
                 "(a year or a month alone is a column of type numeric or category)"
             )
     return tuple(forms)

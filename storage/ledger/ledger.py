@@ -303,12 +303,12 @@ class Ledger:
         with writing(self._database) as entries:
             account = get_account(entries, plan.account)
             new = unpaid(entries, plan)
-            for one in open_reservations(entries, plan.account):
-                if one.name == name and one.plan.releases == new:
+            for reservation in open_reservations(entries, plan.account):
+                if reservation.name == name and reservation.plan.releases == new:
                     new = ()
-                elif one.name == name:
+                elif reservation.name == name:
                     # Nothing was drawn under it: another version of the code asks for other releases.
-                    content = {"reservation": one.sequence, "why": "reserved anew for other releases"}
+                    content = {"reservation": reservation.sequence, "why": "reserved anew for other releases"}
                     entries.append(Kind.RETURN, account=plan.account, subject=name, content=content)
             decision = self._require_admitted(entries, account, plan, new)
             if new:

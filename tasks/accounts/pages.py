@@ -19,17 +19,17 @@ def budget_table(histories: Sequence[BudgetHistory]) -> list[dict[str, str]]:
     """Return a line an account: left, spent, cap, share, how many more runs fit, from when on runs are refused."""
     return [
         {
-            "account": one.account,
-            "data sets": ", ".join(one.datasets),
-            "left: one more run of": "–" if one.left is None else one.left.amount,
-            "epsilon spent": _epsilon(one.spent),
-            "cap": "none (public)" if one.cap is None else of_cap(one.cap, one.promised),
-            "spent of it": "–" if one.cap is None else _share(one.spent, one.cap),
-            "delta": f"{one.delta:g}",
-            "more runs like the last": "–" if one.runs_left is None else str(one.runs_left),
-            "schedules refused from": one.refused_from or "–",
+            "account": history.account,
+            "data sets": ", ".join(history.datasets),
+            "left: one more run of": "–" if history.left is None else history.left.amount,
+            "epsilon spent": _epsilon(history.spent),
+            "cap": "none (public)" if history.cap is None else of_cap(history.cap, history.promised),
+            "spent of it": "–" if history.cap is None else _share(history.spent, history.cap),
+            "delta": f"{history.delta:g}",
+            "more runs like the last": "–" if history.runs_left is None else str(history.runs_left),
+            "schedules refused from": history.refused_from or "–",
         }
-        for one in histories
+        for history in histories
     ]
 
 
@@ -56,21 +56,23 @@ def draw_budgets(histories: Sequence[BudgetHistory]) -> bytes:
         grid = figure.subplots(lines, columns, squeeze=False)
         for axes in grid.flat[len(chosen) :]:
             axes.set_axis_off()
-        for axes, one in zip(grid.flat, chosen, strict=False):
-            times = [datetime.fromisoformat(point.at) for point in one.points]
-            for party in _parties(one):
-                paid = np.array([point.parties.get(party, 0.0) for point in one.points], dtype=float)
+        for axes, history in zip(grid.flat, chosen, strict=False):
+            times = [datetime.fromisoformat(point.at) for point in history.points]
+            for party in _parties(history):
+                paid = np.array([point.parties.get(party, 0.0) for point in history.points], dtype=float)
                 axes.step(times, paid, where="post", color=BLUE, linewidth=0.6, alpha=0.5)
-            spent = np.array([point.epsilon for point in one.points], dtype=float)
+            spent = np.array([point.epsilon for point in history.points], dtype=float)
             axes.step(times, spent, where="post", color=BLUE, marker=".")
-            if one.cap is not None and times:
-                axes.step(times, [point.cap for point in one.points], where="post", color=RED, linestyle="--")
-                axes.set_ylim(0, 1.08 * max(one.cap, *(point.cap or 0.0 for point in one.points)))
-            left = "" if one.runs_left is None else f"; {one.runs_left} more runs like the last"
+            if history.cap is not None and times:
+                axes.step(times, [point.cap for point in history.points], where="post", color=RED, linestyle="--")
+                axes.set_ylim(0, 1.08 * max(history.cap, *(point.cap or 0.0 for point in history.points)))
+            left = "" if history.runs_left is None else f"; {history.runs_left} more runs like the last"
             subtitle = (
-                "nothing charged yet" if not one.points else f"ε = {_epsilon(one.spent)} at δ = {one.delta:g}{left}"
+                "nothing charged yet"
+                if not history.points
+                else f"ε = {_epsilon(history.spent)} at δ = {history.delta:g}{left}"
             )
-            axes.set_title(f"{one.account}\n{subtitle}", fontsize=8.5, loc="left")
+            axes.set_title(f"{history.account}\n{subtitle}", fontsize=8.5, loc="left")
             if not times:
                 # Otherwise an empty day of 1970.
                 axes.set_axis_off()

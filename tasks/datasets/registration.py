@@ -332,15 +332,15 @@ def describe_datasets(name: str | None = None) -> list[dict[str, object]]:
     known = {entry.name: entry for entry in catalog.datasets()}
     names = [name] if name is not None else sorted({*known, *BUNDLED})
     described = []
-    for one in names:
-        if one not in known and one in BUNDLED:
-            described.append(_not_yet(one))
+    for dataset_name in names:
+        if dataset_name not in known and dataset_name in BUNDLED:
+            described.append(_not_yet(dataset_name))
             continue
-        entry = catalog.get(one)
+        entry = catalog.get(dataset_name)
         reference = DatasetRef.model_validate(entry.manifest["reference"])
         described.append(
             {
-                "name": one,
+                "name": dataset_name,
                 "format": entry.manifest["format"],
                 "rows": reference.rows,
                 "unit": str(reference.unit),
@@ -349,7 +349,7 @@ def describe_datasets(name: str | None = None) -> list[dict[str, object]]:
                 "classes": len(reference.classes) or "real",
                 "visibility": str(reference.visibility),
                 "account": entry.account,
-                "versions": len(catalog.registrations(one)),
+                "versions": len(catalog.registrations(dataset_name)),
                 "version": reference.version,
                 "class_names": list(reference.classes),
             }

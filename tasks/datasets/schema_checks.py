@@ -208,12 +208,12 @@ def _count(
     alive = block.whole
     examined = schema.examine(block, [column for column in schema.columns if column.used])
     missing, outside, unclippable = (np.zeros(len(alive), dtype=bool) for _ in range(3))
-    for one, of_column in zip(examined, report.columns, strict=True):
-        _count_column(of_column, one, alive, block, schema)
-        if not schema.rule(one.column).keeps:
-            missing |= one.missing & alive
-        outside |= one.encoded.outside & alive
-        unclippable |= one.encoded.unclippable & alive
+    for checked, of_column in zip(examined, report.columns, strict=True):
+        _count_column(of_column, checked, alive, block, schema)
+        if not schema.rule(checked.column).keeps:
+            missing |= checked.missing & alive
+        outside |= checked.encoded.outside & alive
+        unclippable |= checked.encoded.unclippable & alive
     report.rows += len(alive)
     report.broken_rows += int((~alive).sum())
     for line, fault in zip(block.lines.tolist(), block.faults or (), strict=False):

@@ -23,14 +23,14 @@ _HOW: Mapping[str, Callable[[pd.Series, pd.Series], pd.Series]] = MappingProxyTy
 def derive(results: Sequence[PointResult], wanted: Sequence[Derived]) -> list[PointResult]:
     """Add metrics that compare each result with the mean of its reference's; without a reference there is none."""
     derived = list(results)
-    for one in wanted:
-        match, metric = [column(name) for name in one.match], f"metric_{one.metric}"
+    for comparison in wanted:
+        match, metric = [column(name) for name in comparison.match], f"metric_{comparison.metric}"
         table = table_of(derived)
         table = table.reindex(columns=list(dict.fromkeys([*table, *match, metric])))
-        references = lines_at(table, one.against).groupby(match, dropna=False)[metric].mean().rename("reference")
-        values = _HOW[one.how](table[metric], table.merge(references, how="left", on=match)["reference"])
+        references = lines_at(table, comparison.against).groupby(match, dropna=False)[metric].mean().rename("reference")
+        values = _HOW[comparison.how](table[metric], table.merge(references, how="left", on=match)["reference"])
         derived = [
-            result if pd.isna(value) else result.with_metric(one.name, float(value))
+            result if pd.isna(value) else result.with_metric(comparison.name, float(value))
             for result, value in zip(derived, values, strict=True)
         ]
     return derived

@@ -269,10 +269,10 @@ class Reproduction(SweepSpec):
         every = [
             Block(
                 label=block.label,
-                set={**block.set, "dataset": one.name, **one.set},
-                grid={name: values for name, values in block.grid.items() if name not in one.set},
+                set={**block.set, "dataset": need.name, **need.set},
+                grid={name: values for name, values in block.grid.items() if name not in need.set},
             )
-            for one in data
+            for need in data
             for block in scale.blocks or self.blocks or [Block()]
         ]
         return SweepSpec(

@@ -550,12 +550,12 @@ def _charged_with(contents: _Contents, plan: Mapping[str, Any]) -> tuple[list[Re
     )
     releases = [
         ReleaseCharge(
-            key=one["subject"],
-            parties=tuple(one["content"]["parties"]),
-            guarantee=one["content"]["guarantee"],
-            stream=one["content"]["stream"],
+            key=charge["subject"],
+            parties=tuple(charge["content"]["parties"]),
+            guarantee=charge["content"]["guarantee"],
+            stream=charge["content"]["stream"],
         )
-        for one in charges
+        for charge in charges
     ]
     return releases, AccountTerms(relation=account["relation"], deltas=account["deltas"], group_size=size)
 

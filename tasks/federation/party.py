@@ -374,10 +374,10 @@ class Party:
     def _require_authentic(self, session: str, request: Request, introduction: Introduction) -> None:
         """Refuse public keys that the parties they are said to be of have not signed for this session."""
         keys = {}
-        for one in request.advertisements:
-            advertisement = Advertisement.decode(self._roster.check(one, Purpose.ADVERTISEMENT, session).encode())
-            if advertisement.sender != self._roster.names.index(one.party):
-                raise RefusedError(f"party {one.party!r} has signed a public key in another's name")
+        for signed in request.advertisements:
+            advertisement = Advertisement.decode(self._roster.check(signed, Purpose.ADVERTISEMENT, session).encode())
+            if advertisement.sender != self._roster.names.index(signed.party):
+                raise RefusedError(f"party {signed.party!r} has signed a public key in another's name")
             keys[advertisement.sender] = advertisement.public_key
         for neighbour, public in introduction.public_keys.items():
             if keys.get(neighbour) != public:

@@ -91,14 +91,14 @@ def test_fraction(config: TrainingConfig, descriptions: Sequence[Description]) -
 def _partitioned(config: TrainingConfig, descriptions: Sequence[Description]) -> Iterator[tuple[str, int, int]]:
     """Yield each party, how many of its rows train and how many are held out."""
     fraction = test_fraction(config, descriptions)
-    for one in descriptions:
-        held = 0 if one.test_rows else held_out_rows(one.party, one.rows, fraction, config.partition_seed)
-        if fraction and not one.test_rows and not 0 < held < one.rows:
+    for party in descriptions:
+        held = 0 if party.test_rows else held_out_rows(party.party, party.rows, fraction, config.partition_seed)
+        if fraction and not party.test_rows and not 0 < held < party.rows:
             raise RefusedError(
-                f"party {one.party} would hold out {held} of its {one.rows} {one.unit.several}; choose another "
+                f"party {party.party} would hold out {held} of its {party.rows} {party.unit.several}; choose another "
                 "--test-fraction, or --no-evaluation"
             )
-        yield one.party, one.rows - held, one.test_rows or held
+        yield party.party, party.rows - held, party.test_rows or held
 
 
 def shared_rows(

@@ -57,8 +57,8 @@ class PublicView:
         """Map rows (m, d), each by itself; no warning says what they hold."""
         seen: Array = np.asarray(rows)
         with np.errstate(all="ignore"):
-            for number, one in enumerate(self.maps, 1):
-                seen = one.apply(np.asarray(seen, dtype=np.float64))
+            for number, row_map in enumerate(self.maps, 1):
+                seen = row_map.apply(np.asarray(seen, dtype=np.float64))
                 if number == self.encoded:
                     seen = into_unit_ball(seen)
                 elif number > self.encoded:

@@ -335,9 +335,9 @@ def make_arrived(node: ArrivedRows) -> Shards:
     """
     registered, planned = node.registered, node.shards
     horizon = next(
-        one
-        for one in open_catalog().horizons(registered.name)
-        if registered.version in {arrival.version for arrival in one.arrivals}
+        opened
+        for opened in open_catalog().horizons(registered.name)
+        if registered.version in {arrival.version for arrival in opened.arrivals}
     )
     if registered.person:
         groups, among = night_of_people(registered, horizon, node.release.stream.night)

@@ -73,12 +73,13 @@ def described_columns(
     columns = counted_columns(registered)
     ends = None if registered.label_range is None else list(registered.label_range)
     found = [
-        one
-        for one in paid_counts(registered.account, version or registered.version)
-        if (one.algorithm.parameters.get("columns"), one.algorithm.parameters.get("label_range")) == (columns, ends)
-        and one.setting.rows_per_person == registered.rows_per_person
-        and one.setting.neighbours == relation
-        and covers(trust, one.setting.trust)
+        counts
+        for counts in paid_counts(registered.account, version or registered.version)
+        if (counts.algorithm.parameters.get("columns"), counts.algorithm.parameters.get("label_range"))
+        == (columns, ends)
+        and counts.setting.rows_per_person == registered.rows_per_person
+        and counts.setting.neighbours == relation
+        and covers(trust, counts.setting.trust)
     ]
     if version is not None and not found:
         raise InputError(

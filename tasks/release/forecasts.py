@@ -183,19 +183,19 @@ def _moments(schedules: Sequence[_Priced]) -> Iterator[tuple[datetime, _Priced]]
         named = {one.schedule.dataset for one in fired[date]}
         waiting = [one for one in schedules if one.schedule.on_new_version and one.schedule.dataset in named]
         seen = list[TrainingConfig]()
-        for one in (*fired[date], *waiting):
-            config = one.schedule.config
+        for moment in (*fired[date], *waiting):
+            config = moment.schedule.config
             if config in seen:
                 continue
             seen.append(config)
-            if not one.once:
-                yield date, one
+            if not moment.once:
+                yield date, moment
                 continue
             # Two schedules of one horizon bring the same nights.
             night = next((count for known, count in nights if known == config), 0)
             nights = [entry for entry in nights if entry[0] != config] + [(config, night + 1)]
-            if one.charged_in(night):
-                yield date, one
+            if moment.charged_in(night):
+                yield date, moment
 
 
 def _repeats(spent: Spending, one: _Priced) -> int:
@@ -240,8 +240,8 @@ def forecast(schedules: Sequence[Schedule]) -> tuple[dict[str, Forecast], list[A
         ends = list(itertools.accumulate(len(one.requests) for _, one in moments))
         # A run fits where all that it is charged does.
         fits = bisect_right(ends, spent.admitted(requests))
-        for number, (date, one) in enumerate(moments):
-            name = one.schedule.full_name
+        for number, (date, moment) in enumerate(moments):
+            name = moment.schedule.full_name
             before = found[name]
             if number < fits:
                 found[name] = Forecast(runs=before.runs, admitted=before.admitted + 1)
@@ -275,10 +275,10 @@ def budget_histories() -> list[BudgetHistory]:
     current = sound_schedules().sound
     expected, _ = forecast(current)
     refused: dict[str, datetime] = {}
-    for one in current:
-        at = expected[one.full_name].refused if one.trains else None
+    for schedule in current:
+        at = expected[schedule.full_name].refused if schedule.trains else None
         if at is not None:
-            account = open_catalog().account_of(one.dataset).name
+            account = open_catalog().account_of(schedule.dataset).name
             refused[account] = min(at, refused.get(account, at))
     histories = [
         budget_history(account, sorted(set(names))).model_copy(

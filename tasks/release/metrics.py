@@ -217,9 +217,13 @@ def _of_many(counts: Floats, classes: Sequence[str], noise: Noise | None, deviat
     return ManyClasses(
         confusions=tuple(
             Confused(
-                true=classes[one.true], predicted=classes[one.predicted], rows=one.count, low=one.low, high=one.high
+                true=classes[confusion.true],
+                predicted=classes[confusion.predicted],
+                rows=confusion.count,
+                low=confusion.low,
+                high=confusion.high,
             )
-            for one in confusions
+            for confusion in confusions
         ),
         others_at_most=others,
         lowest=tuple(map(recall_of, lowest)),

@@ -115,11 +115,11 @@ def price_of_requests(requests: Sequence[PlanRequest]) -> Price | None:
         return None
     ledger = open_ledger()
     left, known = list[PlanRequest](), set[str]()
-    for one in requests:
-        keys = {release.key for release in one.releases}
+    for request in requests:
+        keys = {release.key for release in request.releases}
         known |= ledger.charged(keys)
-        if unpaid := tuple(release for release in one.releases if release.key not in known):
-            left.append(replace(one, releases=unpaid))
+        if unpaid := tuple(release for release in request.releases if release.key not in known):
+            left.append(replace(request, releases=unpaid))
         known |= keys
     if not left:
         return None
@@ -136,13 +136,13 @@ def price_of_requests(requests: Sequence[PlanRequest]) -> Price | None:
 
 
 def _items(requests: Sequence[PlanRequest], terms: AccountTerms) -> Iterator[Item]:
-    for one in requests:
-        costs = AccountingPolicy().prices(one.releases, one.delta, terms)[0]
+    for request in requests:
+        costs = AccountingPolicy().prices(request.releases, request.delta, terms)[0]
         yield Item(
-            run=one.run,
+            run=request.run,
             epsilon=finite_or_none(max(cost.totals.epsilon for cost in costs.values())),
-            delta=one.delta,
-            releases=tuple(dict.fromkeys(release.label for release in one.releases)),
+            delta=request.delta,
+            releases=tuple(dict.fromkeys(release.label for release in request.releases)),
         )
 
 

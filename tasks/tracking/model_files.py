@@ -115,10 +115,10 @@ def without_file(root: Path) -> list[tuple[RegisteredModel, Path]]:
 
     with tracking_client(root) as client:
         places = {
-            as_registered(one): Path(
-                local_file_uri_to_path(client.get_model_version_download_uri(one.name, one.version))
+            as_registered(version): Path(
+                local_file_uri_to_path(client.get_model_version_download_uri(version.name, version.version))
             )
-            for one in client.search_model_versions()
+            for version in client.search_model_versions()
         }
     return [(model, place) for model, place in places.items() if not is_model(place)]
 

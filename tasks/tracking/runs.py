@@ -425,11 +425,11 @@ def foreign_experiments(root: Path) -> list[tuple[str, str]]:
     with tracking_client(root) as client:
         found = client.search_experiments(view_type=ViewType.ACTIVE_ONLY)
     foreign = []
-    for one in found:
+    for experiment in found:
         try:
-            require_own_location(Layout(root).artifacts, one.artifact_location)
+            require_own_location(Layout(root).artifacts, experiment.artifact_location)
         except InputError:
-            foreign.append((str(one.name), str(one.artifact_location)))
+            foreign.append((str(experiment.name), str(experiment.artifact_location)))
     return foreign
 
 

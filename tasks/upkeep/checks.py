@@ -230,10 +230,11 @@ def _models(layout: Layout) -> _Problems:
 
 def _schedules(layout: Layout) -> _Problems:
     del layout
-    for one in schedules.problems():
-        called = f"unitball schedule {one.dataset} --name {one.name}"
+    for broken in schedules.problems():
+        called = f"unitball schedule {broken.dataset} --name {broken.name}"
         yield (
-            f"the schedule {schedules.full_name(one.dataset, one.name)} is not served as it stands: {one.problem}",
+            f"the schedule {schedules.full_name(broken.dataset, broken.name)} is not served as it stands: "
+            f"{broken.problem}",
             f"{called} …, anew; or {called} --remove",
         )
 

@@ -126,12 +126,12 @@ def test_functions_are_orthonormal_under_the_released_masses(mu: float | None) -
     apart = 0.0
     for table, mass, other in zip(tables, masses, others, strict=True):
         kept = [one for one in table[1:] if one.any()]
-        for one in kept:
-            bounded = np.abs(one).max() >= 4.0
-            assert bounded or abs(mass @ one) < 1e-9
-            assert mass @ one**2 <= 1 + 1e-9
-            assert bounded or mass @ one**2 >= 0.02 / 0.3 - 1e-9
-            apart = max(apart, 0.0 if bounded else abs(other @ one))
+        for column in kept:
+            bounded = np.abs(column).max() >= 4.0
+            assert bounded or abs(mass @ column) < 1e-9
+            assert mass @ column**2 <= 1 + 1e-9
+            assert bounded or mass @ column**2 >= 0.02 / 0.3 - 1e-9
+            apart = max(apart, 0.0 if bounded else abs(other @ column))
         for one, two in itertools.combinations(kept, 2):
             assert max(np.abs(one).max(), np.abs(two).max()) >= 4.0 or abs(mass @ (one * two)) < 1e-9
     # What a map from exact counts would be: a mutant that the released masses tell apart.

@@ -372,11 +372,11 @@ def test_edges_from_rows_move_other_rows_into_other_bins() -> None:
     sound, mutant = (
         float(
             np.linalg.norm(
-                np.subtract(*(one.statistic(ArrayRows(each, np.zeros(30)), setting) for each in (rows, other)))
+                np.subtract(*(algorithm.statistic(ArrayRows(each, np.zeros(30)), setting) for each in (rows, other)))
             )
         )
-        / one.sensitivity(setting)
-        for one in (histograms(), histograms(EdgesFromRows))
+        / algorithm.sensitivity(setting)
+        for algorithm in (histograms(), histograms(EdgesFromRows))
     )
     assert sound <= 1.0 + 1e-12
     assert mutant > 3.0
@@ -444,17 +444,17 @@ def exact_counts(algorithm: ColumnHistograms, rows: ArrayRows, setting: Setting)
 def whitened(counts: Sequence[ColumnCounts], exact: ColumnCounts) -> Floats:
     """Return errors of releases over what is stated of their noise: independent, of variance 1."""
     errors = []
-    for one in counts:
-        root = np.linalg.cholesky(one.covariance)
-        errors.append(np.linalg.solve(root, (one.sums - exact.sums).T).ravel())
+    for count in counts:
+        root = np.linalg.cholesky(count.covariance)
+        errors.append(np.linalg.solve(root, (count.sums - exact.sums).T).ravel())
         others = zip(
-            (one.missing[1:], *one.categories, one.classes),
+            (count.missing[1:], *count.categories, count.classes),
             (exact.missing[1:], *exact.categories, exact.classes),
             strict=True,
         )
-        errors += [(mine - its) / one.deviation for mine, its in others]
-        if len(one.centred):
-            errors.append((one.centred - exact.centred) / one.centred_deviation)
+        errors += [(mine - its) / count.deviation for mine, its in others]
+        if len(count.centred):
+            errors.append((count.centred - exact.centred) / count.centred_deviation)
     return np.concatenate(errors)
 
 

@@ -263,13 +263,13 @@ def test_differences_of_two_versions_hold(runs: int, mu: float) -> None:
     held: dict[str, Any] = {}
     left, measured = 0, 0
     pairs = zip(noisy(runs, mu, mean_weight=1.0), noisy(runs, 2 * mu, seed=9, bins=32, running=False), strict=True)
-    for one, other in pairs:
-        of_shares = column_margins.share_differences(one, other)
+    for pair, other in pairs:
+        of_shares = column_margins.share_differences(pair, other)
         assert of_shares.values.shape == (NUMBERS, 32)
         for name, margins in {
             "shares": of_shares,
-            "means": column_margins.difference(column_margins.means(one), column_margins.means(other)),
-            "quartiles": column_margins.difference(column_margins.quartiles(one), column_margins.quartiles(other)),
+            "means": column_margins.difference(column_margins.means(pair), column_margins.means(other)),
+            "quartiles": column_margins.difference(column_margins.quartiles(pair), column_margins.quartiles(other)),
         }.items():
             held[name] = held.get(name, 0) + margins.holds(np.zeros(margins.values.shape))
         left += int((~of_shares.holds(np.zeros((NUMBERS, 32)))).sum())

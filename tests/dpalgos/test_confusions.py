@@ -41,11 +41,11 @@ def held(reach_of: float = 1.0) -> int:
         found, others = largest_confusions(counts + random.normal(0, _SIGMA, counts.shape), gaussian(reach_of * _SIGMA))
         rest = beside.copy()
         fine = len(found) <= 10
-        for one in found:
-            assert one.low is not None
-            assert one.high is not None
-            fine &= one.low <= counts[one.true, one.predicted] <= one.high
-            rest[one.true, one.predicted] = False
+        for confusion in found:
+            assert confusion.low is not None
+            assert confusion.high is not None
+            fine &= confusion.low <= counts[confusion.true, confusion.predicted] <= confusion.high
+            rest[confusion.true, confusion.predicted] = False
         right += bool(fine and counts[rest].max() <= others)
     return right
 

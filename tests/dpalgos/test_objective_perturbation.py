@@ -50,11 +50,11 @@ def largest_loss(algorithm: Any, calibration: Calibration, count: int = 3) -> tu
     narrow = np.array(list(itertools.product(np.linspace(-2, 2, 41), repeat=2)))
     grid = np.vstack([wide, narrow])
     best = (0.0, 0.0, 0.0)
-    for one, two, ends in itertools.product(rows, rows, ((1.0, 1.0), (1.0, -1.0))):
+    for former, two, ends in itertools.product(rows, rows, ((1.0, 1.0), (1.0, -1.0))):
         for spread in (0.0, 0.3):
             common = spread * random.normal(size=(count - 1, 2)).clip(-2, 2)
             labels = random.choice([-1.0, 1.0], count - 1)
-            first = log_density(algorithm, np.vstack([common, one]), np.append(labels, ends[0]), grid, calibration)
+            first = log_density(algorithm, np.vstack([common, former]), np.append(labels, ends[0]), grid, calibration)
             second = log_density(algorithm, np.vstack([common, two]), np.append(labels, ends[1]), grid, calibration)
             from_noise, from_jacobian = first[0] - second[0], first[1] - second[1]
             found = (from_noise + from_jacobian, from_noise, from_jacobian)

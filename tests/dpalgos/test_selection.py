@@ -122,8 +122,8 @@ def test_a_factor_less_would_not_cover_it() -> None:
     left, right = PAIRS["randomised score"]
     exact = max(
         math.log(chance / other[seen])
-        for one, other in itertools.permutations([released(law, 4, 0.75) for law in (left, right)])
-        for seen, chance in one.items()
+        for former, other in itertools.permutations([released(law, 4, 0.75) for law in (left, right)])
+        for seen, chance in former.items()
     )
     assert exact > 1.0 + 1e-3
     assert exact <= 1.0 + 3 * entry_epsilon(lambda epsilon: _randomised_delta(1.0, epsilon), 0.75)

@@ -232,8 +232,8 @@ def finished(root: Path, twins: Twins) -> None:
     assert first["mlflow_run_id"] == second["mlflow_run_id"]
     config = {"dataset": "digits", "algorithm": "fed-dpdr-dpml"}
     result, stored, paid = twins.undisturbed(**config)
-    for one in (first, second):
-        assert {name: one[name] for name in ("run_key", "metrics", "epsilon_spent", "releases")} == {
+    for run in (first, second):
+        assert {name: run[name] for name in ("run_key", "metrics", "epsilon_spent", "releases")} == {
             "run_key": result["run_key"],
             "metrics": result["metrics"],
             "epsilon_spent": result["epsilon_spent"],

@@ -236,9 +236,9 @@ def test_curves_through_columns_keep_the_order_of_their_rows(random: np.random.G
     table = np.concatenate([table, table[random.permutation(len(table))]])
     known = _ordered(table)
     assert all(
-        (one == other).all()
+        (rows == other).all()
         for block in (1, 64, 65, 10_000)
-        for one, other in zip(known.columns, _ordered(table, block).columns, strict=True)
+        for rows, other in zip(known.columns, _ordered(table, block).columns, strict=True)
     )
     places = np.arange(2000.0)
     cycles: Rows = np.column_stack([places // 7, places % 7, places % 2, 0 * places])

@@ -662,11 +662,11 @@ def test_the_secret_writes_no_file_by_prefect(served: Served, tmp_path: Path) ->
     defined, tried, taken = described["components"]["schemas"], 0, 0
     ours = {one["id"] for one in served.ask("/deployments/filter")}
     for path, methods in described["paths"].items():
-        for method, one in methods.items():
+        for method, operation in methods.items():
             # Neither the server's own data nor what the other tests of this server need is to go.
             if method == "get" or any(word in f"{method} {path}" for word in ("clear", "drop", "delete")):
                 continue
-            schema = one.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
+            schema = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
             body = filled_by(schema, defined, f"file://{target}/x") if schema else None
             try:
                 served.call(method.upper(), filled(path).removeprefix("/api"), body)

@@ -84,14 +84,14 @@ def _work(sender: Any, asked: Sequence[Mapping[str, Any]]) -> None:
     except Exception as error:
         sender.send(str(error))
         return
-    for one in asked:
-        if one.get("kill"):
-            checkpoints.reached = partial(_killed, one["kill"])
+    for kernel in asked:
+        if kernel.get("kill"):
+            checkpoints.reached = partial(_killed, kernel["kill"])
         model = PrivateClassifier(
-            **{"epsilon": 1.0, "account": "clinic", "bounds": BOUNDS, "classes": CLASSES, **one.get("given", {})}
+            **{"epsilon": 1.0, "account": "clinic", "bounds": BOUNDS, "classes": CLASSES, **kernel.get("given", {})}
         )
         try:
-            model.fit(*drawn(one.get("rows"), one.get("seed", 5)))
+            model.fit(*drawn(kernel.get("rows"), kernel.get("seed", 5)))
         except (BudgetError, Exception) as error:
             sender.send({"error": str(error), "kind": type(error).__name__})
         else:

@@ -97,9 +97,9 @@ def test_counts_that_were_released_before_have_read_the_held_out_rows(tmp_path: 
     _, run = train_on_table(tmp_path, "two", evaluation=True, test_fraction=0.4, roc=True)
     path = [reference.key for reference in next(iter(run.models.values()))]
     statistics = {
-        one.key: read_release(ReleaseRef(key=one.key, kind=Statistic.kind, party=one.owner))
-        for one in run.plan.evaluations
-        if one.reads_rows
+        evaluation.key: read_release(ReleaseRef(key=evaluation.key, kind=Statistic.kind, party=evaluation.owner))
+        for evaluation in run.plan.evaluations
+        if evaluation.reads_rows
     }
     rests = run.plan.model_copy(update={"before": ("counts",)})
     for plan, reread in ((run.plan, False), (rests, True)):

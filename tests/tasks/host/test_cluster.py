@@ -77,9 +77,9 @@ def test_who_shows_the_certificate_is_let_in_and_nobody_else(root: Path, tmp_pat
         ):
             assert scheduler.address.startswith("tls://")
             assert worker.address.startswith("tls://")
-            for one in (scheduler, worker):
+            for process in (scheduler, worker):
                 # The server cannot be switched off: on loopback, and with nothing to say.
-                page = f"http://127.0.0.1:{one.http_server.port}"
+                page = f"http://127.0.0.1:{process.http_server.port}"
                 for path in ("/status", "/info/main/workers.html", "/json/counts.json", "/metrics", "/health"):
                     answer = await AsyncHTTPClient().fetch(page + path, raise_error=False)
                     assert answer.code == 404, path

@@ -358,8 +358,8 @@ def test_differences_of_versions_are_in_their_units_and_hold(root: Path, tmp_pat
     assert not holds((mean.low, mean.high), 0.0)
     assert all(holds((one.low, one.high), 0.0) for one in columns["age"].figures if one.measured)
     held: dict[Any, int] = {}
-    for one, other in zip(noisy(first, runs, 0.35, seed=3), noisy(first, runs, 0.35, seed=4), strict=True):
-        for column in compared(first, one, first, other).columns:
+    for former, other in zip(noisy(first, runs, 0.35, seed=3), noisy(first, runs, 0.35, seed=4), strict=True):
+        for column in compared(first, former, first, other).columns:
             for figure in column.figures:
                 key = column.name, figure.what, figure.of
                 held[key] = held.get(key, 0) + (not figure.measured or holds((figure.low, figure.high), 0.0))

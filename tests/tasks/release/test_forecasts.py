@@ -100,12 +100,12 @@ def test_schedules_of_one_account_are_refused_earlier_than_each_alone() -> None:
     early, late = schedule("early", "0 1 * * *"), schedule("late", "0 2 * * *", epsilon=0.6)
     alone = {one.name: forecast([one])[0][one.full_name] for one in (early, late)}
     found, (account,) = forecast([early, late])
-    for one in (early, late):
-        both, single = found[one.full_name], alone[one.name]
+    for timed in (early, late):
+        both, single = found[timed.full_name], alone[timed.name]
         assert both.runs == single.runs
         assert both.refused is not None
         assert single.refused is not None
-        assert both.refused < single.refused, one.name
+        assert both.refused < single.refused, timed.name
     assert account.runs < min(one.runs for one in alone.values() if one.runs is not None) * 2
     # What is paused costs nothing and is told what would fit.
     found, (account,) = forecast([early.model_copy(update={"paused": True}), late])
@@ -219,8 +219,8 @@ def test_a_horizon_is_charged_in_its_first_night_and_by_one_of_two_schedules() -
     assert found[nights.full_name].runs is None
     # Both run in one night: it is recorded once, and paid once.
     paid = []
-    for one in (nights, again):
-        asked = json.loads(json.dumps(asked_of(one.config)))
+    for timed in (nights, again):
+        asked = json.loads(json.dumps(asked_of(timed.config)))
         chain_inline(asked_config({name: asked.get(name) for name in FIELDS}, asked["more"]))
         (horizon,) = open_catalog().horizons("clinic")
         assert [arrival.night for arrival in horizon.arrivals] == [1]

@@ -119,9 +119,9 @@ def prepared_losses(archive: Path) -> list[Any]:
     from dpalgos.guarantees import Guarantee
 
     entries = [
-        json.loads(one["content"])
-        for one in json.loads(read(archive).members[CHARGES])["entries"]
-        if one["kind"] == "charge"
+        json.loads(entry["content"])
+        for entry in json.loads(read(archive).members[CHARGES])["entries"]
+        if entry["kind"] == "charge"
     ]
     return [
         loss for one in entries if one["parties"] != ["test"] for loss in Guarantee.from_json(one["guarantee"]).losses

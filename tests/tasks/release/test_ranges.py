@@ -200,9 +200,9 @@ def test_a_marker_of_missing_cells_is_in_no_range(root: Path, tmp_path: Path) ->
     pq.write_table(table.append_column("ward", table["age"]), tmp_path / "rows.parquet")
     by_csv, by_parquet = (
         np.concatenate(
-            [np.asarray(block.features) for block in read_source("table-draft", one, options).parts["train"]]
+            [np.asarray(block.features) for block in read_source("table-draft", file, options).parts["train"]]
         )
-        for one in (path, tmp_path / "rows.parquet")
+        for file in (path, tmp_path / "rows.parquet")
     )
     assert by_csv.tobytes() == by_parquet.tobytes()
     assert (by_csv == -1).sum() == 1000

@@ -193,10 +193,10 @@ def test_what_weighs_signal_against_noise_goes_by_the_noise_there_is(name: str) 
     shape = algorithm.contribution(state, ArrayRows(np.zeros((0, 6)), np.zeros(0, dtype=np.int64)), setting).shape
     noisy = np.random.default_rng(0).normal(scale=1e9, size=shape).astype(np.int64)
     weights = [
-        algorithm.result(algorithm.update(state, noisy, one), one).weights
+        algorithm.result(algorithm.update(state, noisy, changed), changed).weights
         if name != "noisy-gd"
-        else algorithm.update(state, noisy, one).weights
-        for one in (setting, replace(setting, noise_factor=1.5))
+        else algorithm.update(state, noisy, changed).weights
+        for changed in (setting, replace(setting, noise_factor=1.5))
     ]
     spread = [float(np.linalg.norm(one - one.mean(axis=0))) for one in weights]
     assert 0 < spread[1] < spread[0]
