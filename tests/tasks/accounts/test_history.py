@@ -112,7 +112,7 @@ def test_where_all_accounts_stand(commands: CommandLine, tmp_path: Path) -> None
 def test_odd_accounts_are_drawn_too() -> None:
     """Public ones, unbounded ones, names that would be markup, and none at all."""
     point = {"at": datetime.now(UTC).isoformat(), "epsilon": None, "cap": 1.0, "parties": {"0": None}}
-    common: dict[str, Any] = {"datasets": ("x",), "delta": 1e-5, "runs_left": None}
+    common: dict[str, Any] = {"datasets": ("x",), "delta": 1e-5, "runs_left": None, "promised": None}
     odd = [
         BudgetHistory.model_validate({"account": "<b>", "cap": 1.0, "spent": None, "points": [point], **common}),
         BudgetHistory.model_validate({"account": "public", "cap": None, "spent": 0.0, "points": [], **common}),
