@@ -3,8 +3,8 @@
 A cell means what its text means, since text is what all containers can hold: a typed cell is spelled out as a faithful
 writer of text would (whole numbers in digits, floats by their shortest decimal in their own precision, days and times
 by ISO 8601, truth values as True and False), and what several writers spell differently has one canonical text. So two
-cells are equal if and only if :func:`canonical` gives the same text for them, and whatever compares cells compares
-these: missing markers, categories, bins of hashed categories, classes, people, names of columns.
+cells are equal if and only if :func:`canonical_texts` gives the same text for them, and whatever compares cells
+compares these: missing markers, categories, bins of hashed categories, classes, people, names of columns.
 
 ====================================================== ========================
 cells                                                  canonical text
@@ -133,7 +133,7 @@ def numbers(column: Any, decimal: str = ".", before: Before | None = None) -> Fl
     Parameters
     ----------
     column, decimal, before
-        As of :func:`canonical`.
+        As of :func:`canonical_texts`.
     """
     values = np.zeros(0)
     for array, rows in pieces_of(column).found:
@@ -164,7 +164,7 @@ def days(column: Any, formats: Sequence[str] = (), years: Years | None = None) -
 
     Parameters
     ----------
-    column : as of :func:`canonical`
+    column : as of :func:`canonical_texts`
     formats : sequence of str
         How text writes days, as of :meth:`datetime.datetime.strptime`, the first that fits; ISO 8601 (2026-01-31, with
         a time or without) where there is none. Cells that are days or times by their type need none.

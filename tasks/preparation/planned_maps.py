@@ -22,7 +22,8 @@ from tasks.preparation.public_maps import map_identity
 def plan_features(dataset: DatasetRef, config: AlgorithmSettings) -> tuple[FeatureStep, ...]:
     """Return the public maps that a configuration puts before everything else; no row is read and nothing is stored.
 
-    An encoder's file is read and tried on a synthetic row. :func:`make_map` copies it into the root, by its content.
+    An encoder's file is read and tried on a synthetic row. :func:`~tasks.preparation.public_maps.make_map` copies it
+    into the root, by its content.
 
     Parameters
     ----------

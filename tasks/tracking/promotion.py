@@ -23,8 +23,9 @@ def promote(root: Path, name: str, version: str) -> None:
 
     No version is whose algorithm an audit has refuted, whose file is not the one that was logged, of which nothing is
     proved, whose account is above its cap, whose algorithm was not audited, or which is not better than the champion,
-    if there is one, on public rows or by what was charged for it (:func:`compare_models`); a first champion must have
-    been measured. All that is read from the root's records, and written there before MLflow shows it.
+    if there is one, on public rows or by what was charged for it
+    (:func:`~tasks.tracking.champion_comparison.compare_models`); a first champion must have been measured. All
+    that is read from the root's records, and written there before MLflow shows it.
 
     Parameters
     ----------
