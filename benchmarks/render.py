@@ -153,6 +153,28 @@ def tables_means(found: Table) -> dict[str, Any]:
     return {"columns": ["ε", "", *({"title": one, "digits": 3} for one in ("accuracy", "AUC", "R²"))], "rows": rows}
 
 
+def unequal_classes(found: Table) -> dict[str, Any]:
+    """Return accuracy / balanced accuracy of each set at each ε, before and after class means were shrunk."""
+    epsilons = (0.1, 0.3, 1.0, 3.0)
+    cells = found["cells"]
+    rows = []
+    for name, equal, trainer in sorted({(one["set"], one["equal"], one["trainer"]) for one in cells}):
+        where = {"set": name, "equal": equal, "trainer": trainer}
+        pairs = []
+        for epsilon in epsilons:
+            each = [
+                [
+                    _means(cells, metric, **where, epsilon=epsilon, version=version)
+                    for metric in ("accuracy", "balanced")
+                ]
+                for version in ("before", "after")
+            ]
+            pairs.append(" → ".join(" / ".join(cell(one, 3) for one in pair) for pair in each))
+        guess = cell(_means(cells, "guessing", **where), 2)
+        rows.append([f"{name}{', equal classes' if equal else ''} ({guess})", f"`{trainer}`", *pairs])
+    return {"columns": ["set (guessing)", "trainer", *(f"ε = {cell(one)}" for one in (0.1, 0.3, 1, 3))], "rows": rows}
+
+
 def nights_of_tables(found: Table) -> dict[str, Any]:
     """Return means over sets at each ε of a horizon: linear columns, and what the rule takes at q = 0.03."""
     cells = found["cells"]
@@ -268,6 +290,7 @@ def _case(one: Mapping[str, Any]) -> str:
 MADE: dict[str, tuple[tuple[str, ...], Callable[..., dict[str, Any]]]] = {
     "tables-by-set": (("tables",), tables_by_set),
     "tables-means": (("tables",), tables_means),
+    "unequal-classes": (("unequal-classes",), unequal_classes),
     "nights-of-tables": (("nightly-tables",), nights_of_tables),
     "audit-verdicts": (("audit-all",), audit_verdicts),
     "margins-held": (("margins",), margins_held),
