@@ -35,7 +35,6 @@ from tasks.tracking.runs import (
 )
 from tasks.tracking.sklearn_export import to_sklearn
 from tests.support.browser import chromium, needs_browser
-from tests.support.engines import Engine
 from tests.support.tracking import a_dataset, comparison_path
 
 pytestmark = [*needs_browser, pytest.mark.nightly]
@@ -74,9 +73,9 @@ def report(algorithm: str, epsilon: float | None, accuracy: float) -> RunReport:
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory, engine: Engine) -> Path:
+def root(tmp_path_factory: pytest.TempPathFactory, tracking_copied: Callable[[Path], None]) -> Path:
     root = tmp_path_factory.mktemp("pages") / "root"
-    engine.prepare(root)
+    tracking_copied(root)
     for algorithm, by_epsilon in ACCURACY.items():
         for epsilon, accuracy in by_epsilon.items():
             track_run(root, report(algorithm, epsilon, accuracy))

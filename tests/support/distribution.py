@@ -23,6 +23,31 @@ SERVED = frozenset(
         "tests/security/test_services.py",
     }
 )
+# Who asks for the session's engine goes to another one: it takes a worker a quarter of a minute of a core to start it.
+ENGINE = frozenset(
+    {
+        "tests/deployments/test_examples.py",
+        "tests/deployments/test_federation.py",
+        "tests/deployments/test_interrupts.py",
+        "tests/deployments/test_moved_roots.py",
+        "tests/deployments/test_schedules.py",
+        "tests/flows/test_champion.py",
+        "tests/flows/test_clipped_cells.py",
+        "tests/flows/test_federated_training.py",
+        "tests/flows/test_nightly.py",
+        "tests/flows/test_object_store.py",
+        "tests/flows/test_privacy_audit.py",
+        "tests/flows/test_reproduction.py",
+        "tests/flows/test_secagg.py",
+        "tests/flows/test_sweep.py",
+        "tests/flows/test_walks.py",
+        "tests/tasks/host/test_engine.py",
+        "tests/tasks/runtime/test_caching.py",
+        "tests/tasks/runtime/test_end_states.py",
+        "tests/tasks/test_by_group.py",
+        "tests/tasks/test_side_channels.py",
+    }
+)
 # What takes minutes a file comes first; what takes seconds fills the end, so that no worker waits for another.
 ORDER = ("tests/deployments/", "tests/security/", "tests/flows/", "tests/tasks/", "tests/test_", "tests/unitball/")
 
@@ -54,18 +79,24 @@ def _file(nodeid: str) -> str:
 
 def _rank(item: pytest.Item) -> int:
     file = _file(item.nodeid)
-    if file in SERVED:
-        return -1
+    if file in SERVED or file in ENGINE:
+        return -2 if file in SERVED else -1
     return next((number for number, folder in enumerate(ORDER) if file.startswith(folder)), len(ORDER))
 
 
 class Distribution(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
-    """A file is a unit, and those that share the served root are one; by night a test of an algorithm is."""
+    """A file is a unit, and so are those that share the served root, or the engine.
+
+    By night a test of an algorithm is one.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
         file = _file(nodeid)
         if file in SERVED:
             return "served"
+        # By night they are too many for one worker.
+        if file in ENGINE and self.config.option.markexpr != "nightly":
+            return "engine"
         # A family of audits takes an hour of one core; its cases share nothing.
         return nodeid if self.config.option.markexpr == "nightly" and file.startswith("tests/dpalgos/") else file
 
@@ -84,7 +115,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Bring the tests of a worker into the order in which their files are handed out."""
     if not hasattr(config, "workerinput"):
         return
-    stray = {_file(item.nodeid) for item in items if "served" in getattr(item, "fixturenames", ())} - SERVED
-    if stray:
-        warnings.warn(f"tests/support/distribution.py does not name {stray}: served twice", stacklevel=1)
+    for fixture, known, twice in (("served", SERVED, "served"), ("engine", SERVED | ENGINE, "an engine is started")):
+        stray = {_file(item.nodeid) for item in items if fixture in getattr(item, "fixturenames", ())} - known
+        if stray and config.option.markexpr != "nightly":
+            warnings.warn(f"tests/support/distribution.py does not name {stray}: {twice} twice", stacklevel=1)
     items.sort(key=_rank)

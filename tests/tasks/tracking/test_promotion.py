@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,15 +28,14 @@ from tasks.tracking.model_versions import RegisteredModel, find_model, registere
 from tasks.tracking.promotion import promote, roll_back
 from tasks.tracking.runs import track_run, tracking_client
 from tests.support.command_line import CommandLine
-from tests.support.engines import Engine
 from tests.tasks.tracking.test_runs import a_report
 
 
 @pytest.fixture(scope="module")
-def models(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def models(tracking_copied: Callable[[Path], None], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a root with two versions of one algorithm's model and one of another's."""
     root = tmp_path_factory.mktemp("models") / "root"
-    engine.prepare(root)
+    tracking_copied(root)
     for key, algorithm, epsilon in (("a", "fed", 1.0), ("b", "fed", 2.0), ("c", "other", 3.0)):
         report = a_report()
         assert report.model is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import count
@@ -30,7 +31,6 @@ from tasks.tracking.runs import (
 )
 from tasks.tracking.sklearn_export import to_sklearn
 from tests.support import forks
-from tests.support.engines import Engine
 from tests.support.tracking import a_dataset, comparison_path
 from tests.support.untraced import ratio
 
@@ -71,9 +71,9 @@ def a_report(**changes: Any) -> RunReport:
 
 
 @pytest.fixture
-def root(engine: Engine, tmp_path: Path) -> Path:
+def root(tracking_copied: Callable[[Path], None], tmp_path: Path) -> Path:
     """A root of its own, its database a copy of an empty one: migrations take ten seconds."""
-    engine.prepare(tmp_path / "root")
+    tracking_copied(tmp_path / "root")
     return tmp_path / "root"
 
 
@@ -277,19 +277,21 @@ def _check_killed_after(root: Path, after: int) -> None:
 
 
 @pytest.mark.parametrize("after", [3, 9, 14, -1])
-def test_killed_in_the_middle_and_logged_again(root: Path, tmp_path: Path, engine: Engine, after: int) -> None:
+def test_killed_in_the_middle_and_logged_again(
+    root: Path, tmp_path: Path, tracking_copied: Callable[[Path], None], after: int
+) -> None:
     """A killed writer leaves something half-written; the next one with its key leaves one whole run and no remains."""
     if after < 0:
-        engine.prepare(tmp_path / "counting")
+        tracking_copied(tmp_path / "counting")
         # Right before the parent run is marked as finished.
         after += writes_of_one_run(tmp_path / "counting")
     _check_killed_after(root, after)
 
 
 @pytest.mark.nightly
-def test_killed_before_every_call(tmp_path: Path, engine: Engine) -> None:
+def test_killed_before_every_call(tmp_path: Path, tracking_copied: Callable[[Path], None]) -> None:
     def fresh(name: str) -> Path:
-        engine.prepare(tmp_path / name)
+        tracking_copied(tmp_path / name)
         return tmp_path / name
 
     for after in range(writes_of_one_run(fresh("counting"))):

@@ -11,7 +11,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +30,6 @@ from tasks.tracking.runs import (
     tracking_client,
     try_logging,
 )
-from tests.support.engines import Engine
 from tests.support.processes import clean_environment
 from tests.support.tracking import comparison_path
 from tests.tasks.tracking.test_runs import a_report
@@ -40,10 +39,12 @@ NAMES = ("MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PAS
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, engine: Engine) -> Iterator[tuple[str, Path]]:
+def server(
+    tmp_path_factory: pytest.TempPathFactory, tracking_copied: Callable[[Path], None]
+) -> Iterator[tuple[str, Path]]:
     """Start a server as its documentation says; return its address and folder."""
     folder = tmp_path_factory.mktemp("server")
-    engine.prepare(folder / "made")
+    tracking_copied(folder / "made")
     settings = folder / "auth.ini"
     settings.write_text(
         f"[mlflow]\ndefault_permission = READ\ndatabase_uri = sqlite:///{folder}/users.db\nadmin_username = admin\n"
