@@ -216,9 +216,10 @@ def _measured(dataset: DatasetRef, result: RunResult) -> str:
         parts = " ".join(filter(None, [_errors(result), margins_are(result)]))
     else:
         known = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
-        return (
+        known = (
             known or "It was not measured: private rows are measured by a charged release only, and none was asked for."
         )
+        return " ".join([known, *no_better(result)])
     parts = " ".join(filter(None, [parts, about_people(result)]))
     if not dataset.private:
         return parts

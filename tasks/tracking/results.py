@@ -348,18 +348,17 @@ def guessing(results: Sequence[RunResult]) -> list[str]:
 
 
 def no_better(result: RunResult) -> list[str]:
-    """Return sentences on a model that is no better than guessing: by its weights, and by what was measured of it.
+    """Return a sentence on a model that is no better than guessing: by its weights, or by what was measured of it.
 
     The latter where the released confusion matrix, or that of public rows, shows neither an accuracy above that of the
     most frequent class nor a balanced accuracy above 1/K, by the lower ends of their 95 % margins; and no AUC above
     0.5. What cannot be measured is not above.
     """
-    said = []
     if result.predicts_only is not None:
-        said.append(
+        return [
             f"Warning: the model predicts `{result.predicts_only}` for every row, because the noise at this budget "
             "hides all differences between the classes. More rows or a larger --epsilon are needed."
-        )
+        ]
     metrics = result.metrics
     if all(name in metrics and metrics.is_known(name) for name in ("accuracy", "majority_rate")):
         guesses = {
@@ -370,12 +369,12 @@ def no_better(result: RunResult) -> list[str]:
         known = {name: guess for name, guess in guesses.items() if name in metrics and metrics.is_known(name)}
         if all(_at_least(result, name) <= guess + 1e-9 for name, guess in known.items()):
             several = result.identity.dataset.unit.several
-            said.append(
+            return [
                 "Warning: the confusion matrix shows no more than guessing: neither an accuracy above that of the most "
                 f"frequent class, nor a balanced accuracy above {guesses['balanced_accuracy']:.2g}, by more than the "
                 f"noise and the drawing of the {several} explain."
-            )
-    return said
+            ]
+    return []
 
 
 def _classes_counted(result: RunResult) -> int:

@@ -98,8 +98,10 @@ def test_a_model_no_better_than_guessing_is_said_to_be_so(name: str) -> None:
 
 
 def test_a_model_that_predicts_one_class_says_which() -> None:
-    result = a_result(predicts_only="b", classes=("a", "b"), measured_on="test rows")
-    assert any("predicts `b` for every row" in line for line in _measurements([result]))
+    """Also where it was not measured."""
+    result = a_result(predicts_only="b", classes=("a", "b"))
+    for said in ("\n".join(_measurements([result])), reporting._measured(result.identity.dataset, result)):
+        assert "predicts `b` for every row" in said
 
 
 @pytest.mark.parametrize(("high", "rate", "says"), [(0.58, 0.96, True), (0.84, 0.97, False), (0.58, 0.6, False)])
