@@ -6,6 +6,10 @@ printed, the printed ones are mostly those that the noise has misled: of no rows
 noise of standard deviation 15 some 93 % (a recall of 1/2). One such number was a recall of 0.352 (0.021 to 0.641),
 which was 0.
 
+*Counts of groups* are estimates that the counts of all rows have sharpened, cell by cell
+(:class:`~dpalgos.evaluators.by_group.ConfusionByGroup`). So those of one group are independent of each other, each with
+the same standard deviation; those of two groups are not, and no margin is of two groups.
+
 *What is printed, and its margin.* Let A and B be sums of a and of b counts of the group, each count with independent
 noise of standard deviation :math:`\sigma`, and D = A + B, whose noise has :math:`s = \sigma\sqrt{a+b}`. The rate A/D is
 printed where :math:`D \ge c\,s` with c = :data:`SHOWN_FROM`, and nowhere else, whatever its margin is. So the decision
@@ -43,7 +47,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
-from dpalgos.margins import LEVELS, PUBLIC_SEED, TWO_SIDED, Noise, drawn_cells, shares
+from dpalgos.evaluators.by_group import ConfusionByGroup
+from dpalgos.margins import LEVELS, PUBLIC_SEED, TWO_SIDED, Noise, drawn_cells, of_sum, shares
 from dpalgos.measured import Metrics
 from dpalgos.metrics import rates_of_group
 from dpalgos.rows import Floats
@@ -51,6 +56,35 @@ from dpalgos.rows import Floats
 SHOWN_FROM = 4.0
 """Standard deviations of its noise that the number of rows of a rate must exceed for the rate to be printed."""
 FEW_ROWS = "the noisy number of its rows is less than 4 standard deviations of the noise"
+
+
+def noise_of_estimates(algorithm: ConfusionByGroup, noise: Noise, deviation: float) -> tuple[Noise, Noise]:
+    """Return the noise of the estimated counts of a group and of all rows; see :class:`ConfusionByGroup`.
+
+    The noise of the other groups and of all rows enters that of one group with small weights. Their sum is drawn as a
+    Gaussian of its variance.
+
+    Parameters
+    ----------
+    algorithm : ConfusionByGroup
+    noise : callable
+        Draws the noise of a released number.
+    deviation : float
+        Its standard deviation.
+    """
+    (own, other, common), (of_each, of_whole) = algorithm.of_noise()
+    small = math.hypot(math.sqrt(algorithm.groups - 1) * other, common) * deviation if algorithm.whole else 0.0
+    summed = of_sum(noise, algorithm.groups)
+
+    def of_group(random: np.random.Generator, shape: tuple[int, ...]) -> Floats:
+        drawn = own * noise(random, shape)
+        return drawn + small * random.standard_normal(shape) if small else drawn
+
+    def of_all(random: np.random.Generator, shape: tuple[int, ...]) -> Floats:
+        drawn = of_each * summed(random, shape)
+        return drawn + of_whole * noise(random, shape) if algorithm.whole else drawn
+
+    return of_group, of_all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

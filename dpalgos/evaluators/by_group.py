@@ -1,5 +1,6 @@
 """Charged confusion matrices of the groups that a public map of rows says, in one release."""
 
+import math
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -17,7 +18,7 @@ from dpalgos.rows import Array, Floats, Ints
 @register("evaluators", "confusion-by-group")
 @dataclass(frozen=True, kw_only=True)
 class ConfusionByGroup(NoisySums):
-    """Count (group, true class, predicted class) over the hold-out rows and add integer noise to each count.
+    """Count hold-out rows by (group, true class, predicted class), and all of them, with integer noise on each count.
 
     A row's first feature is the number of its group: what a public map makes of one declared column, a missing value
     being a group of its own (:class:`dpalgos.features.column_groups.ColumnGroups`). The others are decision values of a
@@ -25,7 +26,7 @@ class ConfusionByGroup(NoisySums):
 
     Guarantee
     ---------
-    mu-GDP, exact. How far one record moves the G K² counts:
+    mu-GDP, exact. How far one record moves the G K² counts of groups, each row counted once:
 
     - *replace-one*: a row lies in one cell of one group. Another row in its place lies in one cell of one group, the
       same or another: one count falls by one and one rises by one, or nothing moves. So √2 in l2 and 2 in l1, the same
@@ -36,8 +37,25 @@ class ConfusionByGroup(NoisySums):
       convex set, where all lies in one cell: by what single rows differ.
 
     The counts are integers, so rounded Gaussian noise of scale ``sensitivity / mu`` costs exactly what the Gaussian
-    mechanism does (see ``mechanisms.distributions``). Each count has the noise of one matrix. The sum of the groups'
-    matrices, the matrix of all rows, has √G times its standard deviation.
+    mechanism does (see ``mechanisms.distributions``).
+
+    *The matrix of all rows.* As the sum of the groups' matrices it has √G times a group's noise. So it is counted too:
+    each cell of a group ``each`` = e times, each cell of all rows ``whole`` = w times, with the same noise of variance
+    σ² on every integer. A record that moves a group's cell moves the cell of all rows with it, or less where two rows
+    differ in their group alone, so that squared l2 changes are (e² + w²) times those above, and l1 changes (e + w)
+    times. Divided by e and w, counts of groups y_g have variance s² = σ²/e² and those of all rows y have τ² = σ²/w².
+    The true ones add up, so with the residual r = y − Σ_g y_g, of variance τ² + G s², the least squares estimates
+    (:meth:`estimates`) are, cell by cell,
+
+        n̂_g = y_g + β r,  n̂ = Σ_g y_g + G β r,  β = s²/(τ² + G s²) = 1/(G + e²/w²),
+
+    of variance s² (1 − β) and τ² G β; n̂ is Σ_g n̂_g. With e : w = 2 : 1, a fifth of the squared sensitivity for all
+    rows, σ² is five times that of one matrix. All groups together then have √(5G/(G + 4)) times the noise of one
+    matrix, 1.67 for 5 groups and 1.86 for 9 in place of √G (2.24 and 3.00), and each group √(5(G + 3)/(4(G + 4)))
+    times: 1.05 and 1.07. In l1 the same weights would cost three times the noise, √(9G/(G + 4)), no less than √G
+    up to five groups, and 1.37 times or more for each group: Laplace noise leaves all rows out (w = 0).
+
+    What is known of n̂_g and of n̂ is linear in the released integers, so they cost nothing more.
 
     Parameters
     ----------
@@ -53,22 +71,74 @@ class ConfusionByGroup(NoisySums):
     groups: int = field(default=2, metadata=COUNT)
     people: ClassVar[str] = PARTS_OF_A_UNIT
     measured: ClassVar[str] = "counts, l2"
+    each: ClassVar[int] = 2
+    whole: ClassVar[int] = 1
 
     def sensitivity(self, setting: Setting) -> float:
-        """Return how far as many cells as one record moves by one are moved."""
-        return self.length(setting.neighbours.records)
+        """Return how far the cells of groups that one record moves are moved, each with one of all rows."""
+        return self.length(setting.neighbours.records * self._cost)
+
+    @property
+    def _cost(self) -> int:
+        """What a row adds to the power of the norm: e² + w², or e + w."""
+        return int(self.each**self.norm + self.whole**self.norm)
+
+    @property
+    def times(self) -> float:
+        """How many times the noise of one matrix, at the same budget, a released number has."""
+        return self.length(self._cost)
 
     def sum_shape(self, setting: Setting) -> tuple[int, ...]:
-        """Return (G, K, K)."""
-        return (self.groups, *(max(setting.classes, 2),) * 2)
+        """Return (G, K, K), or (G + 1, K, K) with the matrix of all rows, which is the last."""
+        return (self.groups + (self.whole > 0), *(max(setting.classes, 2),) * 2)
 
     def of_block(self, features: Floats, labels: Array, parts: Ints, setting: Setting) -> Ints:
-        """Return the exact counts (G, K, K): group, true class, predicted class."""
-        groups, classes, _ = shape = self.sum_shape(setting)
-        group = np.clip(np.rint(features[:, 0]), 0, groups - 1).astype(np.int64)
+        """Return the exact weighted counts: group, true class, predicted class."""
+        _, classes, _ = self.sum_shape(setting)
+        group = np.clip(np.rint(features[:, 0]), 0, self.groups - 1).astype(np.int64)
         # A score too many is the last class's: whatever the model, a row is counted in one of the cells.
         predicted = np.minimum(predicted_classes(features[:, 1:]), classes - 1)
-        return counted_cells((group * classes + np.asarray(labels, dtype=np.int64)) * classes + predicted, parts, shape)
+        cells = (group * classes + np.asarray(labels, dtype=np.int64)) * classes + predicted
+        counts = counted_cells(cells, parts, (self.groups, classes, classes))
+        if not self.whole:
+            return self.each * counts
+        return np.concatenate([self.each * counts, self.whole * counts.sum(axis=0, keepdims=True)])
+
+    @property
+    def _gain(self) -> float:
+        """β."""
+        return 1.0 / (self.groups + (self.each / self.whole) ** 2) if self.whole else 0.0
+
+    def estimates(self, values: Floats) -> tuple[Floats, Floats]:
+        """Return the least squares estimates of the groups' counts (G, K, K) and of all rows' (K, K)."""
+        groups = values[: self.groups] / self.each
+        if not self.whole:
+            return groups, groups.sum(axis=0)
+        residual = values[self.groups] / self.whole - groups.sum(axis=0)
+        return groups + self._gain * residual, groups.sum(axis=0) + self.groups * self._gain * residual
+
+    def deviations(self, deviation: float) -> tuple[float, float]:
+        """Return the standard deviations of the estimates of groups and of all rows, from that of a released number."""
+        if not self.whole:
+            return deviation / self.each, math.sqrt(self.groups) * deviation / self.each
+        of_group = math.sqrt(1.0 - self._gain) / self.each
+        return of_group * deviation, math.sqrt(self.groups * self._gain) / self.whole * deviation
+
+    def of_noise(self) -> tuple[tuple[float, float, float], tuple[float, float]]:
+        """Return the estimates' weights of the released noise.
+
+        Returns
+        -------
+        (float, float, float)
+            Of the estimate of a group: its own, each other group's, that of all rows.
+        (float, float)
+            Of the estimate of all rows: each group's, that of all rows.
+        """
+        gain, whole = self._gain, self.whole or 1
+        return (
+            ((1.0 - gain) / self.each, -gain / self.each, gain / whole),
+            ((1.0 - self.groups * gain) / self.each, self.groups * gain / whole),
+        )
 
     def neighbouring_pair(self, setting: Setting) -> NeighbouringPair:
         """Return a row of the first group against one of the last and of another class: two counts move."""
@@ -80,7 +150,7 @@ class ConfusionByGroup(NoisySums):
 @register("evaluators", "laplace-confusion-by-group")
 @dataclass(frozen=True, kw_only=True)
 class LaplaceConfusionByGroup(LaplaceNoise, ConfusionByGroup):
-    """Count as ``confusion-by-group`` does, with discrete Laplace noise, for models that spend a pure epsilon.
+    """Count groups as ``confusion-by-group`` does, with discrete Laplace noise, for models that spend a pure epsilon.
 
     Guarantee
     ---------
@@ -100,3 +170,5 @@ class LaplaceConfusionByGroup(LaplaceNoise, ConfusionByGroup):
 
     people: ClassVar[str] = PARTS_OF_A_UNIT
     measured: ClassVar[str] = "counts, l1"
+    each: ClassVar[int] = 1
+    whole: ClassVar[int] = 0

@@ -210,11 +210,12 @@ class RunPlan(Planned):
         if counting is None:
             return f"{several}, exactly, of public rows"
         setting, algorithm = counting.setting, cast(ConfusionByGroup, counting.build())
-        noise = algorithm.deviation(setting) * setting.noise_factor
-        times = math.sqrt(len(self.groups.names))
+        released = algorithm.deviation(setting) * setting.noise_factor
+        noise, together = algorithm.deviations(released)
+        times = algorithm.times * together / released
         return (
             f"{several}: a confusion matrix each in one release, {counting.name}, at the price of one matrix; noise of "
-            f"standard deviation {noise:.3g} on each count, and of {times * noise:.3g} on those of all groups "
+            f"standard deviation {noise:.3g} on each count, and of {together:.3g} on those of all groups "
             f"together, {times:.3g} times that of a run that is not measured by group"
         )
 

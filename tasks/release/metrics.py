@@ -9,7 +9,6 @@ null record takes the place. At the same epsilon the noise is R times as large, 
 only as many times more rows as a person has on average.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from typing import Annotated, Any, Self, cast
@@ -27,11 +26,11 @@ from dpalgos.evaluators.error_sums import LaplaceErrorSums
 from dpalgos.evaluators.noisy_sums import NoisySums
 from dpalgos.evaluators.score_distribution import ScoreDistribution
 from dpalgos.features.column_groups import ColumnGroups, GroupOfRow
-from dpalgos.group_margins import metrics_of_noisy_group
+from dpalgos.group_margins import metrics_of_noisy_group, noise_of_estimates
+from dpalgos.guarantees import Setting
 from dpalgos.margins import (
     Noise,
     metrics_of_noisy_confusion,
-    of_sum,
     simulated,
 )
 from dpalgos.measured import Metrics, Scale, mean
@@ -73,12 +72,15 @@ class ByGroup(BaseModel, frozen=True):
     metrics : mapping of group to Metrics
         See :func:`dpalgos.metrics.rates_of_group`; of private rows each with the limits of its margin.
     confusion : mapping of group to counts
-        True class by predicted class: exact of public rows, as released of private ones.
+        True class by predicted class: exact of public rows, estimates from what was released of private ones.
+    times : float or None
+        How many times the noise of one matrix that of all groups together is; None of public rows.
     """
 
     column: str
     metrics: dict[str, MetricsField]
     confusion: dict[str, tuple[tuple[float, ...], ...]]
+    times: float | None = None
 
 
 class Confused(BaseModel, frozen=True):
@@ -154,6 +156,8 @@ class Measured:
     groups: Mapping[str, tuple[Floats, Metrics]] = field(default_factory=dict)
     """Of each group of rows its counts and its rates."""
     many: ManyClasses | None = None
+    times: float | None = None
+    """How many times the noise of one matrix that of all groups together is."""
 
     def __or__(self, other: Self) -> Self:
         confusion = other.confusion if self.confusion is None else self.confusion
@@ -165,6 +169,7 @@ class Measured:
             calibration,
             {**self.groups, **other.groups},
             other.many if self.many is None else self.many,
+            other.times if self.times is None else self.times,
         )
 
 
@@ -282,7 +287,7 @@ def _by_group(of: Sequence[Measured], column: str) -> ByGroup:
         counts, rates = zip(*(one.groups[name] for one in of), strict=True)
         metrics[name] = mean(rates)
         confusion[name] = tuple(tuple(round(float(count), 3) for count in row) for row in np.mean(counts, axis=0))
-    return ByGroup(column=column, metrics=metrics, confusion=confusion)
+    return ByGroup(column=column, metrics=metrics, confusion=confusion, times=of[0].times)
 
 
 def _evaluation(
@@ -433,10 +438,7 @@ def _of_releases(
             measured |= Measured(metrics_of_error_counts(ErrorCounts.of_release(values, algorithm, setting)))
         elif isinstance(algorithm, ConfusionByGroup):
             assert groups is not None, "who counts by group has planned what says the groups"
-            values = values[:, ::way, ::way]
-            measured |= _of_groups(
-                values, groups.names, setting.rows, deviation, simulated(algorithm, setting), classes
-            )
+            measured |= _of_groups(algorithm, values[:, ::way, ::way], groups.names, setting, classes)
         elif isinstance(algorithm, ConfusionMatrix):
             noise, values = simulated(algorithm, setting), values[::way, ::way]
             metrics = metrics_of_noisy_confusion(values, setting.rows, deviation, noise, classes)
@@ -447,20 +449,21 @@ def _of_releases(
 
 
 def _of_groups(
-    values: Floats, names: Sequence[str], rows: int, deviation: float, noise: Noise, classes: Sequence[str]
+    algorithm: ConfusionByGroup, values: Floats, names: Sequence[str], setting: Setting, classes: Sequence[str]
 ) -> Measured:
-    """Return what noisy counts (G, K, K) say of each group, and of all of them together: by their sum."""
-    parts = len(values)
-    metrics = metrics_of_noisy_confusion(
-        values.sum(axis=0), rows, math.sqrt(parts) * deviation, of_sum(noise, parts), classes
-    )
+    """Return what noisy counts say of each group, and of all of them together."""
+    released = algorithm.deviation(setting) * setting.noise_factor
+    each, together = algorithm.estimates(values)
+    of_group, of_all = algorithm.deviations(released)
+    noise, noise_of_all = noise_of_estimates(algorithm, simulated(algorithm, setting), released)
+    metrics = metrics_of_noisy_confusion(together, setting.rows, of_all, noise_of_all, classes)
     groups = {
-        name: (counts, metrics_of_noisy_group(counts, deviation, noise, classes))
-        for name, counts in zip(names, values, strict=True)
+        name: (counts, metrics_of_noisy_group(counts, of_group, noise, classes))
+        for name, counts in zip(names, each, strict=True)
     }
-    together, noise_of_all = values.sum(axis=0), of_sum(noise, parts)
-    many = _of_many(together, classes, noise_of_all, math.sqrt(parts) * deviation)
-    return Measured(metrics, together, groups=groups, many=many)
+    many = _of_many(together, classes, noise_of_all, of_all)
+    times = algorithm.times * of_all / released
+    return Measured(metrics, together, groups=groups, many=many, times=times)
 
 
 # Probabilities that are right are off by nothing; nothing bounds those that are wrong below 1.

@@ -592,14 +592,13 @@ def about_groups(result: RunResult) -> str:
     """Return in sentences what the numbers by group rest on; empty where there are none."""
     if result.by_group is None or not any("rows_low" in one for one in result.by_group.metrics.values()):
         return ""
-    several, count = result.identity.dataset.unit.several, len(result.by_group.metrics)
+    several, times = result.identity.dataset.unit.several, result.by_group.times or 1.0
     return (
-        f"By {result.by_group.column}: one charged release of a confusion matrix a group, at the price of one matrix. "
-        f"Margins are of 95 %, each by itself; those of the number of {several} and of the share predicted are of the "
-        "noise alone, for the held-out "
-        f"{several}. A number whose margin says nothing cannot be measured: the group is small beside the noise, which "
-        f"follows from the noise and noisy counts alone. All other numbers of this run are of the groups' sum, with "
-        f"{math.sqrt(count):.3g} times the noise of a run that is not measured by group."
+        f"By {result.by_group.column}: one charged release of a confusion matrix per group, at the price of one "
+        f"matrix. Margins are of 95 %, each by itself; those of the number of {several} and of the share predicted are "
+        f"of the noise alone, for the held-out {several}. A number whose margin says nothing cannot be measured: the "
+        "group is small beside the noise, which follows from the noise and noisy counts alone. All other numbers of "
+        f"this run are of all groups together, with {times:.3g} times the noise of a run that is not measured by group."
     )
 
 

@@ -5,20 +5,21 @@ from __future__ import annotations
 import itertools
 import math
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 from scipy.stats import binom
 
-from dpalgos import margins, testing
+from dpalgos import group_margins, margins, testing
 from dpalgos.algorithms import attained
 from dpalgos.audit.experiment import AuditOptions, Verdict
 from dpalgos.audit.releases import audit_algorithm
 from dpalgos.evaluators.by_group import ConfusionByGroup, LaplaceConfusionByGroup
 from dpalgos.evaluators.confusion import ConfusionMatrix
 from dpalgos.features.column_groups import ColumnGroups
-from dpalgos.group_margins import SHOWN_FROM, _Rates, metrics_of_noisy_group
+from dpalgos.group_margins import SHOWN_FROM, _Rates, metrics_of_noisy_group, noise_of_estimates
 from dpalgos.guarantees import RELATIONS, GaussianMu, Neighbours, PureEpsilon, Setting
 from dpalgos.integer_sums import portions
 from dpalgos.margins import metrics_of_noisy_confusion, of_sum, simulated
@@ -70,7 +71,9 @@ def test_one_record_moves_the_matrices_of_all_groups_as_far_as_one_matrix(
     nothing = np.zeros_like(values[0])
     found = moved(values, [nothing, *(values if relation is Neighbours.REPLACE_ONE else [])], algorithm.norm)
     assert found == pytest.approx(algorithm.sensitivity(setting), rel=1e-12)
-    assert found == ConfusionMatrix(budget=ONE).sensitivity(setting) or algorithm.norm == 1
+    assert found == pytest.approx(algorithm.times * ConfusionMatrix(budget=ONE).sensitivity(setting)) or (
+        algorithm.norm == 1
+    )
     assert attained(algorithm, setting) == pytest.approx(1.0, abs=1e-12)
 
 
@@ -97,7 +100,16 @@ class Everywhere(ConfusionByGroup):
         return counts
 
 
-@pytest.mark.parametrize(("mutant", "low", "high"), [(OneGroupOnly, 1.4, 1.5), (EachGroup, 0.5, 0.6)])
+class WithoutAllRows(ConfusionByGroup):
+    """A mutant: as if the matrix of all rows cost nothing."""
+
+    def sensitivity(self, setting: Setting) -> float:
+        return 2.0 * math.sqrt(setting.neighbours.records)
+
+
+@pytest.mark.parametrize(
+    ("mutant", "low", "high"), [(OneGroupOnly, 3.1, 3.2), (WithoutAllRows, 1.11, 1.12), (EachGroup, 0.5, 0.6)]
+)
 def test_another_price_than_that_of_one_matrix_is_caught(
     mutant: type[ConfusionByGroup], low: float, high: float
 ) -> None:
@@ -182,7 +194,7 @@ def test_every_row_is_counted_once_whatever_its_group_is_said_to_be() -> None:
     counts = ALGORITHMS[0].statistic(ArrayRows(features, labels), setting_of(rows=7))
     expected = np.zeros((3, 2, 2))
     expected[0, 0, 1] = expected[0, 1, 1] = expected[1, 1, 0] = expected[2, 0, 0] = expected[2, 1, 1] = 1.0
-    np.testing.assert_array_equal(counts, expected)
+    np.testing.assert_array_equal(counts, [*2 * expected, expected.sum(axis=0)])
 
 
 # ── groups ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -352,10 +364,25 @@ def examined(counts: list[list[int]], runs: int, *, pure: bool) -> dict[str, Hel
     if not pure:
         algorithm = ConfusionByGroup(budget=GaussianMu(math.sqrt(2) / sigma), groups=2)
     setting = setting_of(rows=1000)
-    noise, deviation = simulated(algorithm, setting), algorithm.deviation(setting)
+    released, deviation = simulated(algorithm, setting), algorithm.deviation(setting)
+    noise, _ = noise_of_estimates(algorithm, released, deviation)
+    deviation, _ = algorithm.deviations(deviation)
     population = rates_of_group(table, ("a", "b"))
     drawn = random.multinomial(int(table.sum()), (table / table.sum()).ravel(), runs).reshape(runs, *table.shape)
-    found = [metrics_of_noisy_group(one + noise(random, table.shape), deviation, noise, ("a", "b")) for one in drawn]
+
+    def estimated(counts: Floats) -> Floats:
+        """The first of two groups alike, as it is estimated from a release of both."""
+        both = np.stack([counts, table])
+        exact = algorithm.each * both
+        if algorithm.whole:
+            exact = np.concatenate([exact, algorithm.whole * both.sum(axis=0, keepdims=True)])
+        return np.asarray(algorithm.estimates(exact + released(random, exact.shape))[0][0])
+
+    found = []
+    for run, one in enumerate(drawn):
+        # Draws of their own: with one seed all runs would share the error of limits that few draws have.
+        with patch.object(group_margins, "PUBLIC_SEED", run):
+            found.append(metrics_of_noisy_group(estimated(one), deviation, noise, ("a", "b")))
     own = [rates_of_group(one.astype(float), ("a", "b")) for one in drawn]
     held = {}
     for name, of_all in population.items():
@@ -379,19 +406,40 @@ def test_margins_of_groups_hold_in_10_000_runs_and_among_those_shown(
         assert found.enough, (rate, found)
 
 
+@pytest.mark.parametrize(("groups", "together", "each"), [(5, 1.67, 1.05), (9, 1.86, 1.07), (1, 1.0, 1.0)])
+def test_estimates_are_the_least_squares_of_groups_and_all_rows(groups: int, together: float, each: float) -> None:
+    """By the normal equations; noise in multiples of one matrix's, that of the sum of groups alone would be √G."""
+    algorithm = ConfusionByGroup(budget=ONE, groups=groups)
+    design = np.concatenate([2.0 * np.eye(groups), np.ones((1, groups))])
+    solved = np.linalg.pinv(design)
+    values = np.random.default_rng(1).normal(size=(groups + 1, 3, 3))
+    of_groups, of_all = algorithm.estimates(values)
+    np.testing.assert_allclose(of_groups, np.tensordot(solved, values, 1), atol=1e-12)
+    np.testing.assert_allclose(of_all, of_groups.sum(axis=0), atol=1e-12)
+    covariance = solved @ solved.T
+    found = algorithm.deviations(1.0)
+    assert found == pytest.approx((math.sqrt(covariance[0, 0]), math.sqrt(covariance.sum())), rel=1e-12)
+    (own, other, common), (of_each, of_whole) = algorithm.of_noise()
+    np.testing.assert_allclose(solved[0], [own, *[other] * (groups - 1), common], atol=1e-12)
+    np.testing.assert_allclose(solved.sum(axis=0), [*[of_each] * groups, of_whole], atol=1e-12)
+    assert algorithm.times * found[1] == pytest.approx(together, abs=0.005)
+    assert algorithm.times * found[0] == pytest.approx(each, abs=0.005)
+
+
 def test_the_sum_of_the_groups_has_the_root_of_their_number_times_the_noise() -> None:
-    """Over 200,000 draws each; the standard deviation of one matrix, as stated before, would be caught at once."""
+    """Of Laplace noise; of Gaussian noise less. Over 200,000 draws each; that of one matrix would be caught at once."""
     random, setting = np.random.default_rng(4), setting_of(rows=1000)
     for algorithm in (
         ConfusionByGroup(budget=GaussianMu(0.3), groups=7),
         LaplaceConfusionByGroup(budget=PURE, groups=7),
     ):
-        noise = simulated(algorithm, setting)
-        drawn = of_sum(noise, 7)(random, (200_000,))
-        stated = math.sqrt(7) * algorithm.deviation(setting)
-        # A sample's deviation is off by some 0.2 % (Laplace 0.2 %); six times that has 1e-9.
-        assert drawn.std() == pytest.approx(stated, rel=0.012)
-        assert abs(drawn.mean()) < 6.2 * stated / math.sqrt(200_000)
+        noise, deviation = simulated(algorithm, setting), algorithm.deviation(setting)
+        of_estimates = noise_of_estimates(algorithm, noise, deviation)
+        for of, stated in zip(of_estimates, algorithm.deviations(deviation), strict=True):
+            drawn = of(random, (200_000,))
+            # A sample's deviation is off by some 0.2 % (Laplace 0.2 %); six times that has 1e-9.
+            assert drawn.std() == pytest.approx(stated, rel=0.012)
+            assert abs(drawn.mean()) < 6.2 * stated / math.sqrt(200_000)
     one = metrics_of_noisy_confusion(np.diag([400.0, 600.0]), 1000, 5.0, noise)
     all_of_them = metrics_of_noisy_confusion(np.diag([400.0, 600.0]), 1000, 5.0 * math.sqrt(7), of_sum(noise, 7))
     assert all_of_them["accuracy_noise"] == pytest.approx(math.sqrt(7) * one["accuracy_noise"])
