@@ -29,7 +29,7 @@ from storage.ledger.charges import AccountTerms, Cap, CapChange, Decision, Histo
 from storage.releases import ReleaseStore
 from tasks.accounts.ledger import change_cap, open_ledger, verify_ledger
 from tasks.accounts.pricing import AccountingPolicy
-from tasks.accounts.reports import budget_report, read_account, runs_left
+from tasks.accounts.reports import budget_report, cap_of, read_account, runs_left
 from tasks.accounts.room import one_more_run
 from tasks.accounts.terms import relation_of
 from tasks.datasets.registration import ensure_registered, find_dataset, ingest
@@ -346,6 +346,8 @@ def test_a_soft_limit_is_lifted_on_the_filter_of_the_cap(root: Path, tmp_path: P
     soft, whole = (budget_report(name) for name in ("soft", "whole"))
     assert (soft["cap"], soft["promised"]) == ({"epsilon": 3.0, "delta": 1e-4}, {"epsilon": 4.0, "delta": 1e-4})
     assert soft["epsilon_spent"] == whole["epsilon_spent"]
+    # As cards, tables and prices say it.
+    assert (cap_of(soft), cap_of(whole)) == ("3 (a soft limit; the cap is 4)", "4")
     assert soft["left"] is not None
     assert whole["left"] is not None
     assert soft["left"]["epsilon"] < 1 < whole["left"]["epsilon"]
