@@ -13,6 +13,7 @@ import argparse
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -102,7 +103,7 @@ def main() -> None:
             trainer = Means(budget=GaussianMu(mu_from_epsilon_delta(float(epsilon), DELTA)))
             for seed in range(given.seeds):
                 noise = KeyedNoise(public_secret(seed), "shrinkage")
-                means = fit(trainer, [ArrayRows(train, labels)], setting, noise)
+                means: Any = fit(trainer, [ArrayRows(train, labels)], setting, noise)
                 for variant, discriminant in VARIANTS.items():
                     weights, scores = discriminant(means)
                     measured = measures((test @ weights.T + scores).argmax(axis=1), test_labels)
