@@ -13,7 +13,7 @@ from flows import federated_training
 from storage.errors import InputError
 from tasks.datasets.registration import ensure_registered, find_dataset
 from tasks.experiments.point_results import PointResult, point_result
-from tasks.experiments.specifications import Block, Plot, Point, SweepSpec
+from tasks.experiments.specifications import Plot, Point, SweepBlock, SweepSpec
 from tasks.host.cluster import over_cluster, task_runner
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.identity import code_version, identity
@@ -66,7 +66,9 @@ def frontier_sweep(
             settings["mirror"] = config.mirror
         # Without noise the partition alone differs; a private run's lines are drawn over the same budgets.
         budget = {"grid": {"epsilon": list(epsilons)}} if noisy else {"set": {"epsilon": None}}
-        blocks.append(Block(set={"algorithm": name, **settings, **budget.get("set", {})}, grid=budget.get("grid", {})))
+        blocks.append(
+            SweepBlock(set={"algorithm": name, **settings, **budget.get("set", {})}, grid=budget.get("grid", {}))
+        )
     return SweepSpec(
         name=f"frontier-{config.dataset}",
         title=f"Accuracy against the privacy budget: {config.dataset}",

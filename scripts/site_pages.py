@@ -27,7 +27,7 @@ from storage.columns.types import TYPES
 from tasks.datasets.drafts import draft_schema
 from tasks.datasets.request import IngestRequest
 from tasks.datasets.schedules import Schedule
-from tasks.experiments.specifications import Block, SweepSpec
+from tasks.experiments.specifications import SweepBlock, SweepSpec
 from tasks.planning.configuration import SecureSettings, TrainingConfig
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -43,7 +43,7 @@ _ARGUMENTS = (
     "tasks.exports.verifying",
 )
 """Modules outside ``dpalgos`` whose docstrings hold an argument that pages rest on."""
-_MODELS = (TrainingConfig, SecureSettings, IngestRequest, Schedule, SweepSpec, Block)
+_MODELS = (TrainingConfig, SecureSettings, IngestRequest, Schedule, SweepSpec, SweepBlock)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

@@ -8,12 +8,12 @@ from tasks.planning.graph import materialise
 from tasks.planning.nights import ArrivedRows
 from tasks.planning.plans import RunPlan
 from tasks.planning.rows import FeatureStep, MappedRows, NormalisedRows, Partition, Shards
+from tasks.preparation.making import make_rows
 from tasks.preparation.mapped_rows import keep_under
 from tasks.preparation.nightly_rows import make_arrived
 from tasks.preparation.normalisation import is_stored_whole, make_normalised
 from tasks.preparation.partitions import are_stored_whole, make_partition
 from tasks.preparation.public_maps import kept_maps, make_map, make_mapped
-from tasks.preparation.rows import make_rows
 from tasks.release.deadlines import prepare_in_time
 from tasks.runtime.progress import report_progress
 from tasks.runtime.steps import step

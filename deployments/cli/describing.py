@@ -32,7 +32,7 @@ from storage.refs import Visibility
 from tasks.datasets.request import IngestRequest
 
 if TYPE_CHECKING:
-    from tasks.release.descriptions import Comparison, DescribedColumn, Description, Difference, Figure, Terms
+    from tasks.release.descriptions import DescribedColumn, Description, Difference, Figure, Terms, VersionComparison
 
 _OWN = ("--epsilon", "--delta", "--trust", "--version", "--against", "--plan", "--plot", "--yes", "--root", "--json")
 _BARS, _WIDTH = " ▁▂▃▄▅▆▇█", 20
@@ -253,7 +253,7 @@ def _rounded(number: float, digits: int, toward: int) -> str:
     return f"{units / scale if digits >= 0 else units * scale:,.{max(digits, 0)}f}"
 
 
-def _compared(comparison: Comparison) -> Iterator[RenderableType]:
+def _compared(comparison: VersionComparison) -> Iterator[RenderableType]:
     rows = [
         [
             column.name,

@@ -55,7 +55,7 @@ Grid = Annotated[
 ]
 
 
-class Block(_Specification):
+class SweepBlock(_Specification):
     """Points that share settings: ``set`` is fixed, ``grid`` is varied, every combination once."""
 
     label: Annotated[str | None, Field(description="What a figure calls these points.")] = None
@@ -120,7 +120,7 @@ class Runs(_Specification):
     workers: Annotated[int | None, Field(ge=1, le=256, description="Points at once; by the machine if empty.")] = None
     set: Annotated[Settings, Field(examples=[{"dataset": "digits", "algorithm": "noisy-gd"}])] = {}
     grid: Annotated[Grid, Field(examples=[{"epsilon": [0.5, 1, 2], "seeds": [0, 1, 2]}])] = {}
-    blocks: Annotated[list[Block], Field(description="Parts with settings of their own; one if empty.")] = []
+    blocks: Annotated[list[SweepBlock], Field(description="Parts with settings of their own; one if empty.")] = []
 
 
 class SweepSpec(Runs, Stated):
@@ -135,11 +135,11 @@ class SweepSpec(Runs, Stated):
             Naming the point, the field, the value and the bound.
         """
         by_key: dict[str, Point] = {}
-        for one in (Block(set=self.set, grid=self.grid), *self.blocks):
+        for one in (SweepBlock(set=self.set, grid=self.grid), *self.blocks):
             if twice := sorted(set(one.set) & set(one.grid)):
                 where = f"{self.name}, block {one.label}" if one.label else self.name
                 raise ParameterError(f"{where}: {twice[0]} is in `set` and in `grid`; leave one of them out")
-        for number, block in enumerate(self.blocks or [Block()], start=1):
+        for number, block in enumerate(self.blocks or [SweepBlock()], start=1):
             grid = {**self.grid, **block.grid}
             # What a block sets is not varied in it.
             grid = {name: values for name, values in grid.items() if name not in block.set}
@@ -267,13 +267,13 @@ class Reproduction(SweepSpec):
     def sweep(self, scale: Scale, data: Sequence[DataNeed]) -> SweepSpec:
         """Return the runs of one scale on the data sets that are there."""
         every = [
-            Block(
+            SweepBlock(
                 label=block.label,
                 set={**block.set, "dataset": need.name, **need.set},
                 grid={name: values for name, values in block.grid.items() if name not in need.set},
             )
             for need in data
-            for block in scale.blocks or self.blocks or [Block()]
+            for block in scale.blocks or self.blocks or [SweepBlock()]
         ]
         return SweepSpec(
             **self.model_dump(include=set(Stated.model_fields)),

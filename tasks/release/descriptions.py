@@ -175,7 +175,7 @@ class Terms:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class VersionComparison:
     """One version beside another.
 
     Parameters
@@ -204,7 +204,7 @@ class Description:
     terms: Terms
     label: DescribedColumn
     columns: tuple[DescribedColumn, ...]
-    comparison: Comparison | None = None
+    comparison: VersionComparison | None = None
 
     def to_json(self) -> Json:
         """Return a JSON object."""
@@ -417,7 +417,7 @@ def _of_category(scale: Scale, margins: Margins, rare: Floats, other: Margins) -
         yield figures[-1]
 
 
-def compared(dataset: DatasetRef, here: ColumnCounts, other: DatasetRef, there: ColumnCounts) -> Comparison:
+def compared(dataset: DatasetRef, here: ColumnCounts, other: DatasetRef, there: ColumnCounts) -> VersionComparison:
     """Return a version's shares, quartiles and means less another's, at common bins."""
     scales, label = scales_of(dataset), label_of(dataset)
     found, lines, at = [], iter(range(here.layout.lines)), iter(range(len(here.layout.categories)))
@@ -437,7 +437,7 @@ def compared(dataset: DatasetRef, here: ColumnCounts, other: DatasetRef, there: 
         figures = _differences(label, mine, its, next(lines))
     columns = (DescribedColumn(name=label.name, kind="label", figures=tuple(figures)), *found)
     said = [one for column in columns for one in column.figures if isinstance(one, Difference) and one.measured]
-    return Comparison(
+    return VersionComparison(
         version=other.version,
         columns=columns,
         measured=len(said),

@@ -19,7 +19,7 @@ from tasks.planning.plans import RunPlan
 from tasks.planning.releases import PlannedCombination, PlannedRelease
 from tasks.planning.rows import Shards
 from tasks.preparation import prepare as planning
-from tasks.preparation.rows import make_rows
+from tasks.preparation.making import make_rows
 from tasks.release.door import charge_plan, make_release
 from tasks.releases import aggregate
 from tasks.runtime.settings import current_layout

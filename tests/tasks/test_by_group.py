@@ -25,9 +25,9 @@ from tasks.federation.protocol import require_carried
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.graph import materialise
 from tasks.planning.rows import Shards
+from tasks.preparation.making import make_rows
 from tasks.preparation.prepare import AllRows, prepare_over, whole
 from tasks.preparation.prepare import prepare as planned
-from tasks.preparation.rows import make_rows
 from tasks.records import record
 from tasks.release.expectation import expect_run
 from tasks.release.metrics import measure_by_releases

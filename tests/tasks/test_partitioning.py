@@ -22,9 +22,9 @@ from tasks.planning.configuration import TrainingConfig
 from tasks.planning.graph import materialise
 from tasks.planning.rows import Shards
 from tasks.preparation import nightly_rows
+from tasks.preparation.making import make_rows
 from tasks.preparation.partitions import are_stored_whole
 from tasks.preparation.prepare import PreparedNight, prepare, record_night
-from tasks.preparation.rows import make_rows
 from tasks.runtime.settings import current_layout
 from tests.support.chains import ingest_private
 from tests.support.data import SCHEMA, gathered, write_idx

@@ -29,8 +29,8 @@ from tasks.datasets.request import IngestRequest
 from tasks.datasets.scales import declared_schema
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.graph import materialise
+from tasks.preparation.making import make_rows
 from tasks.preparation.prepare import PreparedNight, prepare, record_night
-from tasks.preparation.rows import make_rows
 from tasks.runtime.settings import current_layout
 from tasks.runtime.stores import open_catalog
 from tests.support.data import gathered

@@ -29,8 +29,8 @@ from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
 from tasks.planning.releases import PlannedRelease
 from tasks.preparation import prepare as planning
+from tasks.preparation.making import make_rows
 from tasks.preparation.partitions import are_stored_whole
-from tasks.preparation.rows import make_rows
 from tasks.release import deadlines, door
 from tasks.runtime.progress import listen, observed_by
 from tasks.runtime.settings import current_layout
