@@ -448,14 +448,7 @@ class Schema:
         good = left & ~np.logical_or.reduce(violations) if on_violation.drops else left
         if not on_violation.drops:
             refused += [(one, wrong & left) for one, wrong in zip(examined, violations, strict=True)]
-        if first := [(int(np.argmax(rows)), column) for column, rows in refused if rows.any()]:
-            row, column = min(first, key=lambda fault: fault[0])
-            raise InputError(
-                f"{table.place}, {table.unit} {table.lines[row]}, column {column.column.name}: "
-                f"{self.fault(column, row)}",
-                bound="present" if column.missing[row] else column.column.bound,
-                way_out="missing" if column.missing[row] else "--on-violation",
-            )
+        self._refuse_first(table, refused)
         tally.update(
             read=len(alive),
             incomplete=int((np.logical_or.reduce([one.missing for one in examined]) & alive).sum()),
@@ -466,11 +459,34 @@ class Schema:
         tally.cells.update(
             {one.column.name: count for one in examined if (count := int((one.encoded.outside & good).sum()))}
         )
+        block = self._block(table, examined)
+        if good.all():
+            return block
+        if not self.keeps_rows:
+            return block.kept(good)
+        assert block.plain is not None, "encoded rows are recognised by their cells"
+        block.features[~good], block.plain[~good] = 0.0, 0.0
+        return replace(block, null=~good)
+
+    def _refuse_first(self, table: Table, refused: Sequence[tuple[Examined, NDArray[np.bool_]]]) -> None:
+        """Raise for the first row that a column refuses, if there is one."""
+        first = [(int(np.argmax(rows)), column) for column, rows in refused if rows.any()]
+        if not first:
+            return
+        row, column = min(first, key=lambda fault: fault[0])
+        raise InputError(
+            f"{table.place}, {table.unit} {table.lines[row]}, column {column.column.name}: {self.fault(column, row)}",
+            bound="present" if column.missing[row] else column.column.bound,
+            way_out="missing" if column.missing[row] else "--on-violation",
+        )
+
+    def _block(self, table: Table, examined: Sequence[Examined]) -> Block:
+        """Return all rows of a table, encoded: features, labels, what they are recognised by, whose they are."""
         label = next(one for one in examined if isinstance(one.column, Label))
         inputs = [one for one in examined if one.column.width]
         features, plain = self.features(inputs), np.concatenate([_plain(one) for one in inputs], axis=1)
         whose = next((one for one in examined if isinstance(one.column, Person)), None)
-        block = Block(
+        return Block(
             features,
             label.encoded.values[:, 0],
             table.lines,
@@ -479,12 +495,6 @@ class Schema:
             plain=plain,
             people=None if whose is None else np.where(whose.missing, np.array(None), whose.encoded.values[:, 0]),
         )
-        if good.all():
-            return block
-        if not self.keeps_rows:
-            return block.kept(good)
-        features[~good], plain[~good] = 0.0, 0.0
-        return replace(block, null=~good)
 
     def fault(self, examined: Examined, row: int) -> str:
         """Return what is wrong with a cell that is refused, and the ways out."""
