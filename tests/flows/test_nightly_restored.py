@@ -242,7 +242,8 @@ def test_people_keep_their_separation(
     root: Path, tmp_path: Path, trust: str, bound: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who came in night 2 of the lost horizon, with turns two nights apart, would come in night 3 of this one."""
-    given: dict[str, Any] = {"horizon": NIGHTS, "participations": 2, "separation": 2, "trust": trust}
+    # With all bands each night's sum is kept, to be looked at.
+    given: dict[str, Any] = {"horizon": NIGHTS, "participations": 2, "separation": 2, "bands": NIGHTS, "trust": trust}
     first, second, third = visits([1] * 6), visits([1] * 5, first=6), visits([1] * 4, first=11)
     folder = tmp_path / "input"
     if not bound:
