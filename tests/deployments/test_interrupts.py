@@ -155,10 +155,10 @@ def test_a_charge_that_is_being_written_is_told_as_it_ends() -> None:
             with standing.charging("clinic", lambda: None) as said:
                 begun.set()
                 time.sleep(0.3)
-                said(standing.Written(2, 0.41, 0.62, 3.0))
+                said(standing.Written(2, 0.41, 0.62, "3"))
         threading.Thread(target=charges).start()
         begun.wait()
-        with standing.charging("ward", lambda: standing.Written(1, None, None, 1.0)):
+        with standing.charging("ward", lambda: standing.Written(1, None, None, "1")):
             signal.raise_signal(signal.SIGTERM)
             time.sleep(600)
     """
@@ -273,7 +273,7 @@ def test_what_is_said_of_the_charge_of_one_of_several_is_true_of_all() -> None:
     from tasks.runtime import standing
     def command(**_):
         with standing.charging("clinic", lambda: None) as said:
-            said(standing.Written(2, 0.41, 0.62, 3.0))
+            said(standing.Written(2, 0.41, 0.62, "3"))
         signal.raise_signal(signal.SIGINT)
     """
     )

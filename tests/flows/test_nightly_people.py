@@ -15,7 +15,7 @@ from dpalgos.audit.bounds import compare
 from dpalgos.mechanisms.factorisation import ToeplitzFactor
 from dpalgos.rows import Ints
 from flows.federated_training import chain_inline
-from storage import catalog, datasets, shards
+from storage import arriving_people, catalog, datasets, shards
 from storage.errors import InputError, RefusedError
 from storage.layout import Layout
 from storage.people import at_most, row_digests
@@ -44,7 +44,9 @@ def rows_of(person: str, number: float, sick: str, count: int) -> list[str]:
 
 
 def night(**config: Any) -> tuple[PlannedNight, Any]:
-    return tonight(**{"dataset": "visits", "horizon": NIGHTS, **config})
+    # With all bands each night's sum is kept, to be looked at.
+    kept = {"bands": config.get("horizon", NIGHTS)} if "participations" in config else {}
+    return tonight(**{"dataset": "visits", "horizon": NIGHTS, **kept, **config})
 
 
 def sums(release: PlannedNight) -> list[Ints]:
@@ -125,14 +127,17 @@ def _by_fingerprint_alone(*arguments: Any) -> Any:
 def test_new_rows_count_beside_any_number_of_older_ones(
     mutant: bool, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """p0 came with four times the limit, and brings two rows more: in their second night these two count, alone."""
+    """p0 came with fifty times the limit, and brings two rows more: in their second night these two count, alone.
+
+    By fingerprint alone, both are among the eight in one of 2,900 roots.
+    """
     if mutant:
-        monkeypatch.setattr(datasets, "at_most", _by_fingerprint_alone)
-    many = [f"p0,{number},0.5,yes" for number in range(1, 33)]
+        monkeypatch.setattr(arriving_people, "at_most", _by_fingerprint_alone)
+    many = [f"p0,{number},0.5,yes" for number in range(1, 401)]
     lines = [*many, *visits([1] * 4, first=4)]
     bring_in(tmp_path / "input", lines)
     night(participations=2, normalisation="clip")
-    lines = [*many, "p0,500,0.5,yes", "p0,300,0.5,yes", *lines[32:], *visits([1] * 2, first=20)]
+    lines = [*many, "p0,500,0.5,yes", "p0,300.5,0.5,yes", *lines[len(many):], *visits([1] * 2, first=20)]
     ref = bring_in(tmp_path / "input", lines)
     stored = people_of_rows(ref)
     assert len(stored) == 8 + 4 + 2
@@ -221,7 +226,7 @@ def _in_every_night(self: catalog.Horizon, number: int, *, people: bool) -> tupl
     [
         # Whoever comes back is in every night, whatever is declared; each row counts as if it were the only one.
         (catalog.Horizon, "taking_part", _in_every_night),
-        (shards, "shares", lambda positions, records: (positions >= 0).astype(np.int32)),
+        (shards, "record_sizes", lambda positions, records: (positions >= 0).astype(np.int32)),
     ],
 )
 def test_a_person_who_takes_part_too_often_is_caught(
@@ -237,7 +242,9 @@ def test_a_row_equal_to_another_persons_moves_nobodys(
 ) -> None:
     """The attack: p0 has on the first night the row that p1 brings on the second, and has gone by then."""
     if mutant:
-        monkeypatch.setattr(datasets, "row_digests", lambda digests, *row: row_digests(np.zeros_like(digests), *row))
+        monkeypatch.setattr(
+            arriving_people, "row_digests", lambda digests, *row: row_digests(np.zeros_like(digests), *row)
+        )
     told = []
     for name, row in (("apart", "p0,5,0.1,no"), ("equal", "p0,900,0.9,yes")):
         with isolated_root(tmp_path / name / "root"):

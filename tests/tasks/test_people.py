@@ -16,7 +16,7 @@ from dpalgos.parameters import ParameterError
 from flows import reproduction
 from flows.federated_training import chain_inline
 from flows.sweep import Outcome, SweepResult
-from storage import datasets
+from storage import arriving_people
 from storage import shards as partitioned
 from storage.datasets import open_people
 from storage.errors import RefusedError, StorageError
@@ -167,7 +167,7 @@ def test_shares_counted_by_chunks_are_caught(
     """The mutant: k of a part of the rows. Sorted by person it would hardly show, so rows come in any order."""
     ref = bring_in(tmp_path / "input", random.permutation(visits(COUNTS)).tolist())
     with monkeypatch.context() as patch:
-        patch.setattr(partitioned, "shares", by_chunks)
+        patch.setattr(partitioned, "record_sizes", by_chunks)
         with pytest.raises(AssertionError, match="number"):
             require_whole_people(ref)
 
@@ -266,7 +266,7 @@ def test_nothing_after_ingestion_depends_on_how_far_beyond_the_limit_somebody_is
     """The attack: 300 people, at most 8 rows each, one with 8 rows against one with 3,000; and the mutant, no cut."""
     at, beyond = (work_of(tmp_path / str(rows), monkeypatch, rows) for rows in (MOST, 3000))
     assert at == beyond == (2 * 307, 307, 3 * 307)
-    monkeypatch.setattr(datasets, "at_most", lambda positions, *_: positions)
+    monkeypatch.setattr(arriving_people, "at_most", lambda positions, *_: positions)
     assert work_of(tmp_path / "mutant", monkeypatch, 3000)[2] > beyond[2] + 5000
 
 
