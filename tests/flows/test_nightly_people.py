@@ -137,7 +137,7 @@ def test_new_rows_count_beside_any_number_of_older_ones(
     lines = [*many, *visits([1] * 4, first=4)]
     bring_in(tmp_path / "input", lines)
     night(participations=2, normalisation="clip")
-    lines = [*many, "p0,500,0.5,yes", "p0,300.5,0.5,yes", *lines[len(many):], *visits([1] * 2, first=20)]
+    lines = [*many, "p0,500,0.5,yes", "p0,300.5,0.5,yes", *lines[len(many) :], *visits([1] * 2, first=20)]
     ref = bring_in(tmp_path / "input", lines)
     stored = people_of_rows(ref)
     assert len(stored) == 8 + 4 + 2

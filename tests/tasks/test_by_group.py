@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import math
 from collections import Counter
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from dpalgos.evaluators.by_group import ConfusionByGroup
 from dpalgos.parameters import ParameterError
@@ -395,6 +397,7 @@ def logged(tracked_root: Path, tmp_path: Path) -> RunResult:
 
 def test_a_run_shows_its_groups_wherever_people_look(logged: RunResult, tracked_root: Path, tmp_path: Path) -> None:
     """The card, MLflow's numbers and figure, JSON, results in SQL, and an archive that verifies."""
+    from deployments.cli.results_table import _groups
     from tasks.experiments.results import query_results
     from tasks.tracking.runs import tracking_client
 
@@ -412,6 +415,12 @@ def test_a_run_shows_its_groups_wherever_people_look(logged: RunResult, tracked_
     assert figure_files(logged)["by_group.png"].startswith(b"\x89PNG")
     document = json.loads(logged.model_dump_json())
     assert set(document["by_group"]["metrics"]) == {"female", "male", "other", "missing"}
+    renamed = dict(zip(("[/x]", "[unknown]", "[red]a[/]", "b"), logged.by_group.metrics.values(), strict=True))
+    as_markup = logged.model_copy(update={"by_group": logged.by_group.model_copy(update={"metrics": renamed})})
+    screen = io.StringIO()
+    for shown in _groups([as_markup]):
+        Console(file=screen, width=200).print(shown)
+    assert all(text in screen.getvalue() for text in renamed), "a category is text, whatever Rich would make of it"
     rows = query_results("""SELECT DISTINCT "by", "group" FROM metrics WHERE metric = 'accuracy'""")
     assert {"by": "sex", "group": "other"} in rows
     assert {"by": "", "group": ""} in rows
