@@ -320,7 +320,9 @@ def calibration_error(scores: ScoreSums, calibration: Calibration) -> tuple[floa
     rise. A band of so many standard deviations as :func:`reach` says holds at all edges at once, and with it the
     largest |G_t|. That p was fitted to the same sums changes the error of G_t to second order only: it is the same
     linear function of noise and drawing, at p as it is. Within a bin a row's probability is not the one at its centre;
-    by so much both ends are wider.
+    by so much both ends are wider. The number of rows N is noisy as well: the lower end is divided by the largest N
+    that as many standard deviations of its noise admit, the upper end by the smallest; where that is not above 0, the
+    margin holds everything.
 
     Returns
     -------
@@ -339,15 +341,20 @@ def calibration_error(scores: ScoreSums, calibration: Calibration) -> tuple[floa
     covariance = sum(
         one @ (noise + drawn[lower]) @ one.T for one, noise, drawn in zip(maps, scores.covariance, below, strict=True)
     )
-    total = max(float(scores.sums[:, -1].sum()), 1.0)
-    differences = (maps[0] @ scores.sums[0] + maps[1] @ scores.sums[1]) / total
-    farthest = reach(covariance) * np.sqrt(np.maximum(np.diagonal(covariance), 0.0)) / total
+    total = float(scores.sums[:, -1].sum())
+    differences = maps[0] @ scores.sums[0] + maps[1] @ scores.sums[1]
+    factor = reach(covariance)
+    farthest = factor * np.sqrt(np.maximum(np.diagonal(covariance), 0.0))
     within = np.maximum(ends[1:] - said, said - ends[:-1])
-    width = np.cumsum(cells.sum(axis=0) * within) / total
+    width = np.cumsum(cells.sum(axis=0) * within)
     sizes = np.abs(differences)
-    low = float(np.maximum(sizes - farthest - width, 0.0).max())
-    high = float(np.minimum(sizes + farthest + width, 1.0).max())
-    return min(float(sizes.max()), 1.0), (low, high)
+    # The number of rows is noisy too.
+    off = factor * float(np.sqrt(scores.covariance[:, -1, -1].sum()))
+    if total <= off:
+        return min(float(sizes.max()) / max(total, 1.0), 1.0), (0.0, 1.0)
+    low = float(np.maximum(sizes - farthest - width, 0.0).max()) / (total + off)
+    high = float((sizes + farthest + width).max()) / (total - off)
+    return min(float(sizes.max()) / total, 1.0), (min(low, 1.0), min(high, 1.0))
 
 
 def _counts(sums: Floats) -> tuple[Floats, Floats, Floats, Floats]:

@@ -505,6 +505,32 @@ def test_the_calibration_error_lies_in_its_margin(runs: int, shape: str) -> None
     assert shape == "steps" or third < binom.ppf(1e-9, runs, 0.95)
 
 
+def test_a_calibration_error_lies_in_its_margin_where_the_number_of_rows_is_noise() -> None:
+    """400 rows and noise of 40 or 4,000: the margin lies in [0, 1] and holds the exact error."""
+    random = np.random.default_rng(5)
+    exact = counted(random.uniform(-4, 1, 300), random.uniform(-1, 4, 100))
+    law = RunningSums(bins=_BINS).covariance()
+    # A flat curve: within no bin does a probability differ from that at its centre.
+    root, curve = np.linalg.cholesky(law), Calibration(0.0, -1.0)
+    real = calibration_error(ScoreSums(np.cumsum(exact, axis=1), np.zeros((2, _BINS, _BINS))), curve)[0]
+    for sigma, runs in ((40.0, 60), (4_000.0, 60)):
+        held = 0
+        for _ in range(runs):
+            sums = np.cumsum(exact, axis=1) + sigma * random.standard_normal((2, _BINS)) @ root.T
+            value, (low, high) = calibration_error(ScoreSums(sums, np.stack([sigma**2 * law] * 2)), curve)
+            assert 0.0 <= low <= value <= high <= 1.0
+            held += low <= real <= high
+        assert held >= binom.ppf(1e-9, runs, 0.95)
+
+
+def test_a_calibration_error_of_no_rows_is_anything() -> None:
+    """Noise that stands out at an edge, as it does in one of 20 releases, over a number of rows that is below 0."""
+    sums = np.zeros((2, _BINS))
+    sums[1, : _BINS // 2], sums[1, -1] = 6_000.0, -20.0
+    scores = ScoreSums(sums, np.stack([1e6 * np.eye(_BINS)] * 2))
+    assert calibration_error(scores, Calibration(0.0, -20.0)) == (1.0, (0.0, 1.0))
+
+
 def test_a_flat_curve_has_a_calibration_error() -> None:
     exact = counted(np.full(300, -1.0), np.full(100, 1.0))
     scores = ScoreSums(np.cumsum(exact, axis=1), np.zeros((2, _BINS, _BINS)))
