@@ -234,7 +234,7 @@ def missing_shares(counts: ColumnCounts) -> Margins:
     )
 
 
-def shares(counts: Floats, deviation: float) -> Margins:
+def shares_of_counts(counts: Floats, deviation: float) -> Margins:
     """Return what share each of some counts is of all of them: of classes, or of a category's values.
 
     Parameters
@@ -249,12 +249,12 @@ def shares(counts: Floats, deviation: float) -> Margins:
 
 def class_shares(counts: ColumnCounts) -> Margins:
     """Return the share of each class, (K,)."""
-    return shares(counts.classes, _wider(counts) * counts.deviation)
+    return shares_of_counts(counts.classes, _wider(counts) * counts.deviation)
 
 
 def category_shares(counts: ColumnCounts) -> list[Margins]:
     """Return of each category the share of its values, and in the last place of none of them, (values + 1,)."""
-    return [shares(one, _wider(counts) * counts.deviation) for one in counts.categories]
+    return [shares_of_counts(one, _wider(counts) * counts.deviation) for one in counts.categories]
 
 
 def means(counts: ColumnCounts) -> Margins:

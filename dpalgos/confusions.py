@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpalgos.margins import LEVELS, TWO_SIDED, Noise, no_narrower, of_sum, shares
+from dpalgos.margins import LEVELS, TWO_SIDED, Noise, drawn_rates, no_narrower, of_sum
 from dpalgos.measured import Metrics, Scale
 from dpalgos.metrics import per_class
 from dpalgos.rows import Floats
@@ -122,7 +122,7 @@ def recalls_at_once(counts: Floats, noise: Noise | None, deviation: float) -> Me
         off = np.stack([of_sum(noise, size - 1)(random, (_DRAWS,)) for _ in range(size)], axis=1)
     else:
         off = random.standard_normal((_DRAWS, size)) * float(on.std()) * np.sqrt(size - 1)
-    low, high = shares(random, hits - on, (true - hits) - off)
+    low, high = drawn_rates(random, hits - on, (true - hits) - off)
     lowest = np.quantile(low, LEVELS[0] / size, axis=0, method="weibull")
     highest = np.quantile(high, 1.0 - LEVELS[0] / size, axis=0, method="weibull")
     predicted = np.clip(counts.sum(axis=0) / max(float(counts.sum()), 1.0), 0.0, 1.0)

@@ -48,7 +48,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from dpalgos.evaluators.by_group import ConfusionByGroup
-from dpalgos.margins import LEVELS, PUBLIC_SEED, TWO_SIDED, Noise, drawn_cells, of_sum, shares
+from dpalgos.margins import LEVELS, PUBLIC_SEED, TWO_SIDED, Noise, drawn_cells, drawn_rates, of_sum
 from dpalgos.measured import Metrics
 from dpalgos.metrics import rates_of_group
 from dpalgos.rows import Floats
@@ -176,9 +176,9 @@ def metrics_of_noisy_group(counts: Floats, deviation: float, noise: Noise, class
     ) -> _Rates:
         return _Rates(hits=of, misses=base - of, drawn=drawn, parts=parts, deviation=deviation, sampled=sampled)
 
-    accuracy = kind(np.array([trace]), np.array([total]), shares(random, right, whole - right), line)
-    recall = kind(diagonal, of_true, shares(random, hits, missed), (1, size - 1))
-    frequency = kind(of_true, np.full(size, total), shares(random, true, whole - true), line)
+    accuracy = kind(np.array([trace]), np.array([total]), drawn_rates(random, right, whole - right), line)
+    recall = kind(diagonal, of_true, drawn_rates(random, hits, missed), (1, size - 1))
+    frequency = kind(of_true, np.full(size, total), drawn_rates(random, true, whole - true), line)
     ratio = np.maximum(predicted, 0.0) / np.maximum(
         np.maximum(predicted, 0.0) + np.maximum(whole - predicted, 0.0), 1.0
     )

@@ -208,7 +208,7 @@ def _limits(low: Floats, high: Floats) -> tuple[float, float]:
     return float(np.quantile(low, LEVELS[0])), float(np.quantile(high, LEVELS[1]))
 
 
-def shares(random: np.random.Generator, hits: Floats, misses: Floats) -> tuple[Floats, Floats]:
+def drawn_rates(random: np.random.Generator, hits: Floats, misses: Floats) -> tuple[Floats, Floats]:
     """Return drawn probabilities, for lower and for upper limits, of drawn numbers of hits and misses."""
     hits, misses = np.maximum(hits, 0.0), np.maximum(misses, 0.0)
     sides = []
@@ -255,23 +255,23 @@ def margins_of_confusion(counts: Floats, rows: float | None, noise: Noise) -> tu
     hits, missed, wrong = drawn_cells(counts, noise, random)
     right, total = hits.sum(axis=1), (hits + missed).sum(axis=1)
     errors = total - right if rows is None else rows - np.clip(right, 0.0, rows)
-    recall = shares(random, hits, missed)
-    precision = shares(random, hits, wrong)
-    overlap = shares(random, hits, missed + wrong)
+    recall = drawn_rates(random, hits, missed)
+    precision = drawn_rates(random, hits, wrong)
+    overlap = drawn_rates(random, hits, missed + wrong)
     predicted = np.clip((hits + wrong) / np.maximum(total if rows is None else rows, 1.0).reshape(-1, 1), 0.0, 1.0)
     # Of class 1 where there are two, as usual; the mean of the classes otherwise.
     of = [slice(1, 2), slice(None)][classes > 2]
     true = hits + missed
     # Of two classes the noisy total is the better base: the noise of either class is in it.
     base = total if rows is None or classes == 2 else np.full_like(total, rows)
-    frequencies = shares(random, true, base[:, None] - true)
+    frequencies = drawn_rates(random, true, base[:, None] - true)
     # The largest is at least the largest of lower limits that hold all at once.
     largest = (
         float(np.quantile(frequencies[0], LEVELS[0] / classes, axis=0).max()),
         float(np.quantile(frequencies[1], LEVELS[1], axis=0).max()),
     )
     margins = {
-        "accuracy": _limits(*shares(random, right, errors)),
+        "accuracy": _limits(*drawn_rates(random, right, errors)),
         "balanced_accuracy": _mean(*recall),
         "majority_rate": largest,
         "precision": _mean(*(drawn[:, of] for drawn in precision)),

@@ -39,7 +39,7 @@ import scipy
 
 from dpalgos.evaluators.score_distribution import ScoreDistribution, edges
 from dpalgos.guarantees import Setting
-from dpalgos.margins import LEVELS, draws_of, joined, shares
+from dpalgos.margins import LEVELS, drawn_rates, draws_of, joined
 from dpalgos.measured import Metrics, Scale
 from dpalgos.metrics import ratio
 from dpalgos.parameters import ParameterError
@@ -441,9 +441,9 @@ def operating_points(scores: ScoreSums) -> tuple[dict[str, Floats], dict[str, tu
     hits, missed, alarms, quiet = _counts(scores.drawn(random, _DRAWS))
     farthest = {name: reach(covariance) for name, covariance in _deviations(scores).items()}
     of_both = farthest["balanced_accuracy"]
-    recall, precision = shares(random, hits, missed), shares(random, hits, alarms)
-    overlap, quietly = shares(random, hits, missed + alarms), shares(random, quiet, alarms)
-    absent = shares(random, quiet, missed)
+    recall, precision = drawn_rates(random, hits, missed), drawn_rates(random, hits, alarms)
+    overlap, quietly = drawn_rates(random, hits, missed + alarms), drawn_rates(random, quiet, alarms)
+    absent = drawn_rates(random, quiet, missed)
     bands = {
         "recall": _band(*recall, farthest["recall"]),
         "precision": _band(*precision, farthest["precision"]),

@@ -346,12 +346,12 @@ def onnx(
 @answered
 def layers(file: Annotated[Path, typer.Argument(help="An ONNX file, as for --features onnx:FILE.")]) -> Answer:
     """List an ONNX file's input, outputs and layers with shapes, for --features onnx:FILE (extra unitball[onnx])."""
-    from dpalgos.features.onnx_sessions import layers_of, shown
+    from dpalgos.features.onnx_sessions import listed_layers, shown
     from storage.source import reading
 
     with reading(file):
         content = file.read_bytes()
-    put, outputs, found = layers_of(content)
+    put, outputs, found = listed_layers(content)
     named = [("input", put), *(("output", each) for each in outputs), *(("layer", each) for each in found)]
     rows = [[kind, each.name, each.kind, shown(each.shape) if each.shape else "?"] for kind, each in named]
     document = {

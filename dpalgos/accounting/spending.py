@@ -56,9 +56,9 @@ alike for Q, and for any event A ``P(A) - e^E Q(A) = sum_f [P_f(A ∩ T_f) - e^E
 (Without the division this is false: a test shows a process that exceeds D.) Basic sums of pure epsilons hold with ``D_f
 = 0``, so they need no part of delta.
 
-The parts may be any function of the account's first plan, since nothing was released when it was chosen. :func:`shares`
-gives 7/8 to the filter that would find the least epsilon after ten such plans and 1/16 to each other, which costs the
-favourite less than 2 % of its mu^2 at epsilon 1 and delta 1e-5, instead of 12 % with thirds.
+The parts may be any function of the account's first plan, since nothing was released when it was chosen.
+:func:`delta_parts` gives 7/8 to the filter that would find the least epsilon after ten such plans and 1/16 to each
+other, which costs the favourite less than 2 % of its mu^2 at epsilon 1 and delta 1e-5, instead of 12 % with thirds.
 
 A single plan
 -------------
@@ -260,7 +260,7 @@ FILTERS: Mapping[str, Filter | _BasicFilter] = {
 _EXPECTED = (10, 3, 1)
 
 
-def shares(first: Iterable[PlanCost], delta: float, reserved: float = 0.0) -> Mapping[str, float]:
+def delta_parts(first: Iterable[PlanCost], delta: float, reserved: float = 0.0) -> Mapping[str, float]:
     """Return each filter's part of delta, from what the account's first plan costs its parties.
 
     They add up to 1, less what is ``reserved`` for later filters.
@@ -312,8 +312,8 @@ this delta asks for exactly that mu: at a smaller delta it would ask for less, a
 use. It always fits alone: read at the whole delta its epsilon is less.
 
 Rounding. 15/16, 7/8 and their product have few bits and are exact. The product with an account's delta is rounded once,
-and is the same number as in :func:`shares` times delta where Gaussian-DP is the favourite, so a run that is stated at
-it, or below, fits the filter.
+and is the same number as in :func:`delta_parts` times delta where Gaussian-DP is the favourite, so a run that is stated
+at it, or below, fits the filter.
 """
 
 
@@ -668,7 +668,7 @@ class SummedHistory:
     def epsilon(self, delta: float, reserved: float = 0.0) -> tuple[float, str]:
         """Return the largest epsilon over rows, and what proves it."""
         worst = 0.0, _NOTHING
-        parts = shares(self.first, delta, reserved)
+        parts = delta_parts(self.first, delta, reserved)
         for total_cost in sorted(self.rows(), key=lambda total_cost: total_cost.totals.rho, reverse=True):
             # Most parties pay no more than the first; asking whether they do is cheaper than asking how much they pay.
             if worst[1] == _NOTHING or not math.isfinite(worst[0]) or not total_cost.within(worst[0], delta, parts):
@@ -722,7 +722,7 @@ class _Candidate:
         return cls(
             frozenset((before.get(party, summed.unread(partition)), costs.get(party)) for party in (*before, *costs)),
             summed.elsewhere(partition),
-            shares(summed.first or costs.values(), cap.delta, cap.reserved),
+            delta_parts(summed.first or costs.values(), cap.delta, cap.reserved),
             summed.groups,
             summed.plans == 0,
         )
@@ -787,7 +787,7 @@ def spent(history: History | SummedHistory, delta: float, reserved: float = 0.0)
     """
     require_delta(delta)
     summed = _summed(history)
-    parts = shares(summed.first, delta, reserved)
+    parts = delta_parts(summed.first, delta, reserved)
     parties = {}
     for partition, total_costs in summed.total_costs.items():
         elsewhere = summed.elsewhere(partition)

@@ -251,7 +251,7 @@ def _ended(process: subprocess.Popen[bytes], connection: Connection) -> None:
 sessions = lru_cache(maxsize=4)(Sessions)
 
 
-def layers_of(content: bytes) -> tuple[Port, tuple[Port, ...], tuple[Port, ...]]:
+def listed_layers(content: bytes) -> tuple[Port, tuple[Port, ...], tuple[Port, ...]]:
     """Return the input, the outputs and the layers of a model's file; it is read in a process of its own.
 
     Raises

@@ -93,7 +93,7 @@ def lengths_of(algorithm: SumAlgorithm, setting: Setting) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class StepBlock:
     """Steps one after another whose sums have one length, so that one key agreement serves them.
 
     Parameters
@@ -109,12 +109,12 @@ class Block:
     length: int
 
 
-def step_blocks(algorithm: SumAlgorithm, setting: Setting) -> tuple[Block, ...]:
+def step_blocks(algorithm: SumAlgorithm, setting: Setting) -> tuple[StepBlock, ...]:
     """Return an algorithm's steps in blocks of equal length, in order; from public facts."""
     blocks, first = [], 0
     for length, group in itertools.groupby(lengths_of(algorithm, setting)):
         steps = len(list(group))
-        blocks.append(Block(first, steps, length))
+        blocks.append(StepBlock(first, steps, length))
         first += steps
     return tuple(blocks)
 

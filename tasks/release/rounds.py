@@ -284,7 +284,7 @@ def keep_sum(planned: PlannedRelease, step: int, numbers: Ints) -> Ints:
     return numbers_of(RoundStore(current_layout().round(planned.key)).put(stepwise.step_name(step), bytes_of(numbers)))
 
 
-def release_blocks(planned: PlannedRelease) -> tuple[stepwise.Block, ...]:
+def release_blocks(planned: PlannedRelease) -> tuple[stepwise.StepBlock, ...]:
     """Return the release's steps in blocks, each of a key agreement, from public facts."""
     return stepwise.step_blocks(_uninformed(planned), planned.setting)
 

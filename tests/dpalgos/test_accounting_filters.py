@@ -21,7 +21,7 @@ from dpalgos.accounting.profiles import (
     rho_of_pure,
     zcdp_epsilon,
 )
-from dpalgos.accounting.spending import FILTERS, least_epsilon, shares, within_any
+from dpalgos.accounting.spending import FILTERS, delta_parts, least_epsilon, within_any
 from dpalgos.guarantees import ApproximateDP, GaussianMu, Loss, NoGuarantee, PureEpsilon, ZeroConcentrated
 
 E, D = 1.0, 1e-5
@@ -127,21 +127,21 @@ def test_filters_are_monotone_and_both_their_questions_agree(
     ],
 )
 def test_the_parts_of_delta_add_up_to_one_and_suit_the_first_plan(losses: list[Loss], favourite: str) -> None:
-    parts = shares([PlanCost.of(losses, 1e-6)], D)
+    parts = delta_parts([PlanCost.of(losses, 1e-6)], D)
     assert sum(parts.values()) == 1.0
     assert set(parts) == set(FILTERS)
     assert max(parts, key=lambda name: parts[name]) == favourite
 
 
 def test_the_favourite_loses_less_than_thirds_would_cost() -> None:
-    part = shares([cost(GaussianMu(0.1))], D)["gdp"]
+    part = delta_parts([cost(GaussianMu(0.1))], D)["gdp"]
     whole = mu_from_epsilon_delta(E, D) ** 2
     assert mu_from_epsilon_delta(E, part * D) ** 2 / whole > 0.98
     assert mu_from_epsilon_delta(E, D / 3) ** 2 / whole < 0.89
 
 
 def test_the_best_filter_is_taken_and_named() -> None:
-    parts = shares([cost(GaussianMu(0.1))], D)
+    parts = delta_parts([cost(GaussianMu(0.1))], D)
     gaussians = Totals.of([cost(GaussianMu(0.02))] * 50)
     assert least_epsilon(gaussians, D, parts)[1] == "gdp"
     few_pure = Totals.of([cost(PureEpsilon(0.2))] * 3)
@@ -192,7 +192,7 @@ def opportunist(parts: Mapping[str, float], ratio: float) -> float:
 def test_choosing_the_filter_by_outputs_stays_within_delta() -> None:
     for first in (GaussianMu(0.1), PureEpsilon(0.1), ApproximateDP(0.1, 1e-6)):
         for ratio in (0.3, 0.5, 0.7):
-            assert opportunist(shares([cost(first)], D), ratio) <= D
+            assert opportunist(delta_parts([cost(first)], D), ratio) <= D
 
 
 def test_without_the_division_it_would_not() -> None:

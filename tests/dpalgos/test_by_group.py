@@ -322,7 +322,7 @@ def shown_rates(hits: int, misses: int, sigma: float, runs: int, classes: int = 
     found = right + noise((runs,), 1), rows - right + noise((runs,), classes - 1)
     kept = found[0] + found[1] >= SHOWN_FROM * math.sqrt(classes) * sigma
     of, others = (one[kept] for one in found)
-    drawn = margins.shares(random, of - noise((1000, len(of)), 1), others - noise((1000, len(of)), classes - 1))
+    drawn = margins.drawn_rates(random, of - noise((1000, len(of)), 1), others - noise((1000, len(of)), classes - 1))
     return _Rates(hits=of, misses=others, drawn=drawn, parts=parts, deviation=sigma), kept
 
 

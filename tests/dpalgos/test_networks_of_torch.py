@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dpalgos.features.onnx import OnnxEncoder
-from dpalgos.features.onnx_sessions import layers_of
+from dpalgos.features.onnx_sessions import listed_layers
 
 torch = pytest.importorskip("torch", reason="no PyTorch: pip install torch==2.13.0 onnx")
 pytestmark = pytest.mark.nightly
@@ -30,7 +30,7 @@ def test_a_module_exported_as_the_page_has_it_gives_torchs_features(
     (code,) = re.findall(r"```python\n(import torch\n.*?)```", PAGE.read_text("utf-8"), re.S)
     exec(code, {"network": network})
     content = (tmp_path / "network.onnx").read_bytes()
-    _, _, layers = layers_of(content)
+    _, _, layers = listed_layers(content)
     flat = next(layer.name for layer in layers if layer.kind == "Flatten")
     images = random.uniform(size=(4, 3 * 32 * 32))
     made = OnnxEncoder(

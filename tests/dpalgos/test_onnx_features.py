@@ -171,7 +171,7 @@ def test_tokens_are_pooled_over_their_axis(random: np.random.Generator) -> None:
 
 
 def test_layers_are_listed_with_their_shapes() -> None:
-    put, outputs, layers = onnx_sessions.layers_of(AS_IS)
+    put, outputs, layers = onnx_sessions.listed_layers(AS_IS)
     assert (put.name, put.shape[1:]) == ("x", (3, 4, 5))
     assert [each.name for each in outputs] == ["y"]
     assert [(each.name, each.kind, each.shape[1:]) for each in layers] == [("y", "Flatten", (60,))]

@@ -317,7 +317,7 @@ def by_ranks(scores: ScoreSums) -> dict[str, tuple[Floats, Floats]]:
     random = np.random.default_rng(20260702)
     hits, missed, _, _ = score_curves._counts(scores.drawn(random, score_curves._DRAWS))
     limits = []
-    for sign, side in zip((1.0, -1.0), margins.shares(random, hits, missed), strict=True):
+    for sign, side in zip((1.0, -1.0), margins.drawn_rates(random, hits, missed), strict=True):
         ordered = np.sort(sign * side, axis=0)
         pairs = zip(ordered.T, (sign * side).T, strict=True)
         ranks = np.stack([np.searchsorted(column, values, side="right") for column, values in pairs])

@@ -9,7 +9,7 @@ import pytest
 
 from dpalgos.accounting.costs import PlanCost, allocate
 from dpalgos.accounting.profiles import epsilon_of_mu, mu_from_epsilon_delta
-from dpalgos.accounting.spending import GAUSSIAN_PART, RESERVED, FilterCap, SummedHistory, apply_filter, shares
+from dpalgos.accounting.spending import GAUSSIAN_PART, RESERVED, FilterCap, SummedHistory, apply_filter, delta_parts
 from dpalgos.guarantees import GaussianMu
 from storage.errors import OverspendError
 from tasks.accounts.ledger import change_cap, open_ledger
@@ -126,7 +126,7 @@ def test_where_gaussian_dp_has_the_small_part_the_refusal_names_what_fits(root: 
     # zCDP suits pure releases best, and has the favourite part of such an account.
     prepare(algorithm="local-output", epsilon=0.1).charge()
     (first,) = open_ledger().history("clinic").plans
-    parts = shares([PlanCost.from_json(dict(cost)) for cost in first.costs.values()], CAP, RESERVED)
+    parts = delta_parts([PlanCost.from_json(dict(cost)) for cost in first.costs.values()], CAP, RESERVED)
     assert parts["gdp"] < 0.06
     asked = configured(**NOISY, epsilon=0.9)
     with pytest.raises(OverspendError, match="epsilon") as caught:
@@ -151,7 +151,7 @@ def test_a_run_of_the_whole_cap_fits_a_fresh_account(epsilon: float, delta: floa
     # The same mu in two plans: no single plan's composition, only the filter's part of delta.
     half = _cost(GaussianMu(loss.mu / 2**0.5), delta)
     two = SummedHistory().with_plan("even", {"0": half})
-    assert shares(two.first, delta, RESERVED)["gdp"] * delta == GAUSSIAN_PART * delta
+    assert delta_parts(two.first, delta, RESERVED)["gdp"] * delta == GAUSSIAN_PART * delta
     assert apply_filter(two, ("even", {"0": half}), cap).after.epsilon == pytest.approx(epsilon, rel=1e-9)
     # A mutant that states it at more asks for more than the filter holds.
     more = _whole(epsilon, 0.9 * delta)
