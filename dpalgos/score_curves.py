@@ -198,8 +198,8 @@ def margins_of_area(scores: Sequence[ScoreSums]) -> tuple[float, float]:
     random = np.random.default_rng(_SEED_OF_AREAS)
     low, high = [], []
     draws = draws_of(sum(one.sums.size for one in scores))
-    for one in scores:
-        drawn = one.drawn(random, draws)
+    for of_class in scores:
+        drawn = of_class.drawn(random, draws)
         area, here, there = _areas(drawn)
         tied = _tied(drawn) if len(scores) > 1 else 0.0
         unknown = np.isnan(area)
