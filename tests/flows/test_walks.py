@@ -1,4 +1,4 @@
-"""The ways of ε, of a shard and of a release through the real command, as docs/design.md has them.
+"""The ways of ε, of a shard and of a release through the real command, as docs/where-things-are.md has them.
 
 Nothing is replaced: where something arrives, the files on the stack are noted, and it is done as ever. A release is
 made in a thread of its own, so that its way is what stands on the stacks of several threads together. How often a plan
@@ -123,7 +123,7 @@ def test_three_ways(unitball: CommandLine, planning: Counter[str], monkeypatch: 
     ways = followed(monkeypatch)
     algorithm = ["--algorithm", "noisy-gd", "--param", "iterations=1"]
     unitball.succeeds("train", "--dataset", "iris", "--epsilon", 1, *algorithm, "--parties", 2, "--no-evaluation")
-    page, found = (REPOSITORY / "docs" / "design.md").read_text(), {}
+    page, found = (REPOSITORY / "docs" / "where-things-are.md").read_text(), {}
     for what, files in ways.items():
         mine = {name for name in files if name.partition("/")[0] in PACKAGES} - MACHINERY
         print(what, len(mine), ", ".join(sorted(mine)))
