@@ -122,8 +122,11 @@ def _measurements(results: Sequence[RunResult]) -> Iterator[str]:
         known = known and not guessed
     if known:
         yield mean.capitalize()
-    for one in results:
-        yield from (f"{one.algorithm}: {said}" if len(results) > 1 else said for said in no_better(one))
+    warned: dict[str, list[str]] = {}
+    for result in results:
+        for said in no_better(result):
+            warned.setdefault(said, []).append(result.algorithm)
+    yield from (f"{', '.join(whose)}: {said}" if len(results) > 1 else said for said, whose in warned.items())
     for one in results:
         if "r2" in one.metrics and one.metrics.is_known("mae") and not one.metrics.is_known("r2"):
             whose = f" of {one.algorithm}" if len(results) > 1 else ""

@@ -97,6 +97,12 @@ def test_a_model_no_better_than_guessing_is_said_to_be_so(name: str) -> None:
     assert ("no more than guessing" in reporting._accuracy(result)) is says
 
 
+def test_one_warning_of_several_models_names_them() -> None:
+    results = [a_result(metrics=_NOTHING, classes=("a", "b", "c"), measured_on="test rows") for _ in range(2)]
+    (said,) = (line for line in _measurements(results) if "no more than guessing" in line)
+    assert said.startswith(f"{results[0].algorithm}, {results[1].algorithm}: Warning")
+
+
 def test_a_model_that_predicts_one_class_says_which() -> None:
     """Also where it was not measured."""
     result = a_result(predicts_only="b", classes=("a", "b"))
