@@ -1,4 +1,4 @@
-"""Images per second through a frozen network, one row per call, beside onnxruntime with batches.
+"""Images per second through a frozen network, one row per call, compared with onnxruntime in batches.
 
     python benchmarks/networks.py
 

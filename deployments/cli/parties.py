@@ -72,7 +72,7 @@ def serve(dataset: _Dataset, roster: _Roster, root: RootOption = None) -> None:
     keep_quiet()
     layout = current_layout()
     use_own_temporary_folder(layout)
-    # Its log is its own: it is sent to nobody's server.
+    # Its log is its own: it is sent to no server.
     os.environ |= {"PREFECT_LOGGING_TO_API_ENABLED": "false", "PREFECT_HOME": str(layout.prefect)}
     from deployments.federation import serve_party
 

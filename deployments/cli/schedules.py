@@ -133,7 +133,7 @@ def schedule(
             f"federated-training/{full_name(dataset, timing.name)}: {_when(timing)}; {price} (epsilon "
             f"{config.epsilon}, delta {config.stated_delta:g})",
             *([] if before is None else [_changed(before, timing)]),
-            *([f"beside it: {', '.join(others)}"] if others else []),
+            *([f"other schedules: {', '.join(others)}"] if others else []),
             *([_dates(dates)] if dates else []),
             *([outlook] if outlook else []),
             _FOLLOWED,
@@ -239,7 +239,7 @@ def _changed(before: Schedule, now: Schedule) -> str:
         return f"{now.full_name} was the same before"
     old, new = ({**one.model_dump(mode="json"), **one.config.model_dump(mode="json")} for one in (before, now))
     differs = [f"{key} {old[key]!r}" for key in new if key != "config" and old[key] != new[key]]
-    return f"changed {now.full_name}, which was: {', '.join(differs)}; for another schedule beside it give --name"
+    return f"changed {now.full_name}, which was: {', '.join(differs)}; for a further schedule give --name"
 
 
 def _until(one: AccountForecast) -> str:

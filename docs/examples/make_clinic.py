@@ -34,7 +34,7 @@ def patient(draw: random.Random) -> dict[str, str]:
 if __name__ == "__main__":
     draw = random.Random(1)
     rows = [patient(draw) for _ in range(4_000)]
-    with open(sys.argv[1], "w", encoding="utf-8", newline="") as file:  # noqa: PTH123 - a script for whoever reads it
+    with open(sys.argv[1], "w", encoding="utf-8", newline="") as file:  # noqa: PTH123 - an example script
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)

@@ -197,6 +197,7 @@ class Sessions:
         self._memory = max(memory_limit(), _LEAST_MEMORY)
         self._first = _Session(content, layer, self._memory)
         self._further: list[_Session] = []
+        self._most = cores()
         self._lock = threading.Lock()
         self.inputs, self.outputs = self._first.inputs, self._first.outputs
 
@@ -209,7 +210,7 @@ class Sessions:
             In the order of the rows.
         """
         parts = [rows[start : start + _AT_ONCE] for start in range(0, len(rows), _AT_ONCE)]
-        sessions = [self._first, *self._others(min(cores(), len(parts)) - 1)]
+        sessions = [self._first, *self._others(min(self._most, len(parts)) - 1)]
         found: list[list[Ran]] = [[] for _ in parts]
         places = iter(range(len(parts)))
         lock = threading.Lock()
@@ -238,7 +239,8 @@ class Sessions:
                 while len(self._further) < count:
                     self._further.append(_Session(self._content, self._layer, self._memory // (count + 1)))
             except ParameterError:
-                count = len(self._further)
+                # Not tried again for every block of rows.
+                self._most = 1 + len(self._further)
             return self._further[:count]
 
 

@@ -186,7 +186,7 @@ def test_a_second_schedule_stands_beside_the_first(clinic: CommandLine, monkeypa
     monkeypatch.setenv("UNITBALL_ROOT", str(clinic.root))
     clinic.succeeds("schedule", "clinic", "--nightly", "--epsilon", "0.05")
     told = clinic("schedule", "clinic", "--on-new-version", "--epsilon", "0.1").out
-    assert "beside it: nightly" in told
+    assert "other schedules: nightly" in told
     clinic.succeeds("schedule", "clinic", "--cron", "0 5 * * 1", "--epsilon", "0.1", "--name", "mondays")
     served = {one["name"]: (len(one["schedules"]), len(one["triggers"])) for one in scheduled_deployments()}
     assert served == {"clinic.mondays": (1, 0), "clinic.nightly": (1, 0), "clinic.on-new-version": (0, 1)}

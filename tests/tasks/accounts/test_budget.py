@@ -340,8 +340,8 @@ def test_a_cap_is_lowered_to_what_is_spent_and_the_theorem_stays(clinic: Private
 
 def test_a_soft_limit_is_lifted_on_the_filter_of_the_cap(root: Path, tmp_path: Path) -> None:
     """Opened at 4 with a limit of 3, an account admits after the lifting exactly what one opened at 4 does."""
-    for name, limit in (("soft", 3.0), ("whole", None)):
-        ingest_private(tmp_path / name, name=name, seed=len(name), epsilon_cap=4.0, soft_limit=limit)
+    for seed, (name, limit) in enumerate((("soft", 3.0), ("whole", None))):
+        ingest_private(tmp_path / name, name=name, seed=seed, epsilon_cap=4.0, soft_limit=limit)
         prepare(dataset=name, **NOISY, epsilon=2.9).charge()
     soft, whole = (budget_report(name) for name in ("soft", "whole"))
     assert (soft["cap"], soft["promised"]) == ({"epsilon": 3.0, "delta": 1e-4}, {"epsilon": 4.0, "delta": 1e-4})
