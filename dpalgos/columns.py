@@ -139,6 +139,15 @@ def bins_of(cells: Floats, bins: int) -> Ints:
     return np.minimum(((cells + _UP) * bins).astype(np.int64), bins - 1)
 
 
+def parts_between(cells: Floats, edges: Sequence[float]) -> Ints:
+    """Return which part between rising edges each cell lies in, from 0 to ``len(edges)``.
+
+    A part holds its lower edge, and the last 2⁻²¹ below it, as in :func:`bins_of`, whose bins these parts nest in where
+    the edges are multiples of one of theirs.
+    """
+    return np.searchsorted(np.asarray(edges, dtype=np.float64), cells + _UP, side="right").astype(np.int64)
+
+
 def value_of(features: Floats, category: Column) -> Ints:
     """Return the value of each row, (m,): its place among those declared, or their number where it is missing."""
     assert category.values is not None

@@ -32,6 +32,7 @@ from dpalgos.audit.neighbours import audited_pairs
 from dpalgos.audit.ratios import is_gaussian, log_ratio, observed_ratio, run_watched
 from dpalgos.columns import Column
 from dpalgos.evaluators.column_histograms import ColumnHistograms
+from dpalgos.evaluators.pair_counts import PairCounts
 from dpalgos.guarantees import Neighbours, Setting, Trust
 from dpalgos.keystream import KeyedNoise
 from dpalgos.mechanisms.distributions import (
@@ -207,7 +208,7 @@ def audit_parameters(cls: type[Algorithm], dimension: int) -> dict[str, object]:
     wanted: dict[str, object] = {"components": dimension, "nights": _STEPS}
     wanted |= {"iterations": _STEPS} if "iterations" in fields else {"regularisation": _REGULARISATION}
     # Others count bins that rows have already: their field of that name is how many columns there are.
-    wanted |= {"columns": audited_columns(dimension)} if issubclass(cls, ColumnHistograms) else {}
+    wanted |= {"columns": audited_columns(dimension)} if issubclass(cls, (ColumnHistograms, PairCounts)) else {}
     return {name: value for name, value in wanted.items() if name in fields}
 
 

@@ -30,6 +30,16 @@ PARAMETERS: dict[tuple[str, str], list[dict[str, Any]]] = {
     ("evaluators", "laplace-confusion-by-group"): [{"budget": EPSILON, "groups": 3}],
     ("evaluators", "laplace-confusion-matrix"): [{"budget": EPSILON}],
     ("evaluators", "laplace-error-sums"): [{"budget": EPSILON}],
+    ("evaluators", "pair-counts"): [
+        {"budget": MU},
+        {
+            "budget": MU,
+            "columns": [{"at": 0, "missing": 2}, {"at": 0}, {"at": 0, "values": 3}, {"at": 1}],
+            "edges": [[0.5], [0.25, 0.3], [], [0.1, 0.2, 0.9]],
+            "groups": [[], [], [0, 1, 0], []],
+            "tables": [[0, 1], [1, 2, 4], [3, 4], [2]],
+        },
+    ],
     ("evaluators", "score-distribution"): [{"budget": MU, "bins": 4}, {"budget": MU, "bins": 4, "scale": 2.0}],
     ("projections", "analyze-gauss"): [
         {"budget": MU, "components": 3},

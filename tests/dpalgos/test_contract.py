@@ -260,6 +260,7 @@ WEIGHED = {
     "column-histograms": "evaluators",
     "confusion-matrix": "evaluators",
     "error-distribution": "evaluators",
+    "pair-counts": "evaluators",
     "noisy-gd": "trainers",
     "output-perturbation": "trainers",
     "analyze-gauss": "projections",
