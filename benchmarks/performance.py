@@ -42,6 +42,7 @@ from sklearn.decomposition import PCA
 from sklearn.svm import SVC
 from threadpoolctl import threadpool_limits
 
+from dpalgos.accounting.spending import RESERVED
 from dpalgos.algorithms import TrustedSummation, fit
 from dpalgos.guarantees import GaussianMu, Guarantee, Neighbours, Numerics, Setting
 from dpalgos.integer_sums import GradientSums
@@ -339,7 +340,7 @@ def _charging(folder: Path, before: int) -> Work:
     ledger = Ledger(
         open_database(folder / "ledger.sqlite", marks=folder / "marks", memory=Memory()), AccountingPolicy()
     )
-    ledger.open_account("a", Cap(5.0, 1e-5))
+    ledger.open_account("a", Cap(5.0, 1e-5), deltas={"reserved": RESERVED})
     losses = (GaussianMu(0.001),)
     proved = Guarantee(losses=losses, neighbours=Neighbours.REPLACE_ONE, numerics=Numerics.EXACT).to_json()
     numbers = itertools.count()

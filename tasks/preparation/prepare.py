@@ -4,7 +4,7 @@ No row is read and nothing is recorded. What exists is known by its key; what do
 charged: *plan, charge, materialise*.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple, Protocol
@@ -464,15 +464,29 @@ def _over_counts(config: TrainingConfig, references: AllRows, counted: Sequence[
     Which were there when the run was charged is part of its releases' identities: of the plans that there have been,
     over none of them, the first, the first two, …, the one that is charged stays the run's, so that histograms that
     come later neither change it nor charge it again. A run that is not charged takes all that there are, if they are
-    good enough (:func:`dpalgos.systems.tables.serves`).
+    good enough (:func:`dpalgos.systems.tables.serves`). At most one of the plans is charged; the newest is looked at
+    first, and the others only where the account has been charged for something else than these histograms.
     """
-    prepared = prepare_over(config, references)
-    ledger = open_ledger() if counted else None
-    for number in range(1, len(counted) + 1):
-        if ledger is None or ledger.is_charged(prepared.plan.models[0].key):
-            break
-        prepared = prepare_over(config, replace(references, counted=tuple(counted[:number])))
-    return prepared
+    newest = prepare_over(config, replace(references, counted=tuple(counted)))
+    if not counted:
+        return newest
+    ledger = open_ledger()
+    paid = {charge.key for charge in ledger.charges(counted[0].account)} - {one.key for one in counted}
+    if not paid or _is_among(newest, paid):
+        return newest
+    for number in reversed(range(len(counted))):
+        try:
+            earlier = prepare_over(config, replace(references, counted=tuple(counted[:number])))
+        except (InputError, ParameterError, RefusedError, SecureAggregationError):
+            # What cannot be planned without the newer histograms was not charged without them.
+            continue
+        if _is_among(earlier, paid):
+            return earlier
+    return newest
+
+
+def _is_among(prepared: PreparedRun, paid: Container[str]) -> bool:
+    return prepared.plan.models[0].key in paid
 
 
 def prepare_over(config: TrainingConfig, references: References) -> PreparedRun:

@@ -151,6 +151,20 @@ def test_a_private_run_without_a_delta_is_planned_once(
     assert planning == A_RUN
 
 
+def test_a_described_table_is_planned_once(unitball: CommandLine, planning: Counter[str], tmp_path: Path) -> None:
+    """Of the plans over none, one and two released histograms, the newest is looked at first."""
+    _ingest(tmp_path, "table")
+    for epsilon in (0.1, 0.2):
+        unitball.succeeds("describe", "table", "--epsilon", epsilon)
+    planning.clear()
+    given = ["--dataset", "table", "--epsilon", 1, "--no-evaluation", "--param", "trainer.iterations=1"]
+    result = unitball.succeeds("train", *given)
+    assert planning == A_RUN
+    planning.clear()
+    assert unitball.succeeds("train", *given)["releases"] == result["releases"]
+    assert planning == A_RUN
+
+
 def test_a_night_is_planned_once_and_recorded_once(
     unitball: CommandLine, planning: Counter[str], tmp_path: Path
 ) -> None:
