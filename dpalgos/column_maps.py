@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import ClassVar, TypedDict, cast
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, TypedDict, cast
 
 import numpy as np
 
 from dpalgos.aggregators import Aggregator
 from dpalgos.columns import Column, columns_of
+from dpalgos.components import Components, principal_components
 from dpalgos.evaluators.column_histograms import ColumnHistograms
+from dpalgos.evaluators.second_moments import Moments, SecondMoments
+from dpalgos.features.centred_components import CentredComponents
 from dpalgos.features.column_functions import LEVELS, ColumnFunctions, column_functions, terms
 from dpalgos.features.public_map import RowFeatures
 from dpalgos.features.unit_rows import UnitRows
@@ -84,16 +87,32 @@ def how_counted(counts: ColumnHistograms, setting: Setting) -> HowCounted:
             "label_range": None if counts.label_range is None else list(counts.label_range),
         },
         "budget": loss_to_json(counts.budget),
-        "setting": {
-            "sizes": list(setting.sizes),
-            "dimension": setting.dimension,
-            "classes": setting.classes,
-            "neighbours": str(setting.neighbours),
-            "trust": str(setting.trust),
-            "noise_factor": setting.noise_factor,
-            "rows_per_person": setting.rows_per_person,
-        },
+        "setting": _setting_json(setting),
     }
+
+
+def _setting_json(setting: Setting) -> CountSetting:
+    return {
+        "sizes": list(setting.sizes),
+        "dimension": setting.dimension,
+        "classes": setting.classes,
+        "neighbours": str(setting.neighbours),
+        "trust": str(setting.trust),
+        "noise_factor": setting.noise_factor,
+        "rows_per_person": setting.rows_per_person,
+    }
+
+
+def _setting_of(facts: CountSetting) -> Setting:
+    return Setting(
+        sizes=tuple(facts["sizes"]),
+        dimension=facts["dimension"],
+        classes=facts["classes"],
+        neighbours=Neighbours(facts["neighbours"]),
+        trust=facts["trust"],
+        noise_factor=facts["noise_factor"],
+        rows_per_person=facts["rows_per_person"],
+    )
 
 
 @register("aggregators", "column-functions")
@@ -195,16 +214,7 @@ class LearntColumns(Bounded, ColumnMap):
         ParameterError
             If it cannot be one.
         """
-        facts, given = how["setting"], how["parameters"]
-        setting = Setting(
-            sizes=tuple(facts["sizes"]),
-            dimension=facts["dimension"],
-            classes=facts["classes"],
-            neighbours=Neighbours(facts["neighbours"]),
-            trust=facts["trust"],
-            noise_factor=facts["noise_factor"],
-            rows_per_person=facts["rows_per_person"],
-        )
+        setting, given = _setting_of(how["setting"]), how["parameters"]
         budget = loss_from_json(dict(how["budget"]))
         if not isinstance(budget, GaussianMu):
             raise ParameterError(f"the budget of counts is {budget}; column-histograms draws Gaussian noise of a mu")
@@ -253,3 +263,90 @@ class UnitNormRows(Bounded, ColumnMap):
         if artefacts:
             raise ParameterError(f"{len(artefacts)} releases are given; rows are brought to norm 1 without any")
         return UnitRows(size=np.array([self.dimension], dtype=np.int64))
+
+
+class HowSummed(TypedDict):
+    """How a release formed second moments, as JSON."""
+
+    parameters: dict[str, Any]
+    budget: dict[str, object]
+    setting: CountSetting
+
+
+def how_summed(moments: SecondMoments, setting: Setting) -> HowSummed:
+    """Return as JSON how second moments were formed: what :class:`PrincipalColumns` decodes their release by."""
+    given = {one.name: getattr(moments, one.name) for one in fields(moments) if one.name != "budget"}
+    listed = {name: list(value) if isinstance(value, Sequence) else value for name, value in given.items()}
+    return {"parameters": listed, "budget": loss_to_json(moments.budget), "setting": _setting_json(setting)}
+
+
+@register("aggregators", "principal-components")
+@dataclass(frozen=True, kw_only=True)
+class PrincipalColumns(Bounded, ColumnMap):
+    """Scores along the leading principal components of one release of ``second-moments``.
+
+    Post-processing: costs nothing, whatever the number of components.
+
+    Parameters
+    ----------
+    components : int
+        k.
+    release : mapping
+        How the moments were formed (:func:`how_summed`): with ``parameters``, ``budget`` and ``setting``.
+    """
+
+    components: int = field(metadata=COUNT)
+    release: HowSummed
+
+    source: ClassVar[str] = "Pearson 1901; Hotelling 1933"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        moments, setting = self.summed()
+        moments.check(setting)
+        if self.components > (width := moments.width(setting)):
+            raise ParameterError(
+                f"components is {self.components}; it must lie between 1 and {width} columns that vary"
+            )
+
+    def output_dimension(self, dimension: int) -> int:
+        """Return k."""
+        return self.components
+
+    @property
+    def counted(self) -> bool:
+        """Whether it rests on a release: on one of moments."""
+        return True
+
+    def summed(self) -> tuple[SecondMoments, Setting]:
+        """Return what formed the moments, and the setting in which."""
+        how = self.release
+        return SecondMoments(**how["parameters"], budget=loss_from_json(dict(how["budget"]))), _setting_of(
+            how["setting"]
+        )
+
+    def combine(self, artefacts: Sequence[Statistic], weights: Floats) -> CentredComponents:
+        """Return the map.
+
+        Raises
+        ------
+        ParameterError
+            If there is another number of releases than one, or it has other numbers than described.
+        """
+        if len(artefacts) != 1:
+            raise ParameterError(f"{len(artefacts)} releases are given; components are those of one release of moments")
+        moments, setting = self.summed()
+        decoded = moments.decoded(artefacts[0].values, setting)
+        return components_map(moments, setting, decoded, principal_components(decoded, self.components))
+
+
+def components_map(
+    algorithm: SecondMoments, setting: Setting, moments: Moments, found: Components
+) -> CentredComponents:
+    """Return the map onto some components of moments, for rows of all features."""
+    places = np.arange(setting.dimension) if algorithm.varies is None else np.asarray(algorithm.varies, dtype=np.int64)
+    mean = np.array(np.broadcast_to(np.asarray(algorithm.origin, dtype=np.float64), setting.dimension))
+    mean[places] += moments.mean
+    basis = np.zeros((setting.dimension, found.directions.shape[1]))
+    basis[places] = found.directions
+    return CentredComponents(mean=mean, basis=basis, radius=np.array([algorithm.radius]))

@@ -40,6 +40,10 @@ PARAMETERS: dict[tuple[str, str], list[dict[str, Any]]] = {
             "tables": [[0, 1], [1, 2, 4], [3, 4], [2]],
         },
     ],
+    ("evaluators", "second-moments"): [
+        {"budget": MU},
+        {"budget": MU, "center": False, "origin": 0.1, "radius": 0.5},
+    ],
     ("evaluators", "score-distribution"): [{"budget": MU, "bins": 4}, {"budget": MU, "bins": 4, "scale": 2.0}],
     ("projections", "analyze-gauss"): [
         {"budget": MU, "components": 3},
