@@ -39,6 +39,8 @@ from dpalgos.rows import (
 
 EXACT = 2**53
 """float64 holds every whole number up to here."""
+OF_BOUNDED_TRACE = "k rows of squared norm at most R²/k each: their Σ xxᵀ is positive semidefinite of trace at most R²"
+"""Why a person's rows move a sum of outer products by no more than one row does."""
 
 
 def on_weight_grid(weights: Floats, radius: float) -> tuple[Floats, float]:

@@ -13,6 +13,7 @@ from dpalgos.algorithms import GaussianAlgorithm, NeighbouringPair, Work, covari
 from dpalgos.elementary import l2_norm
 from dpalgos.guarantees import GaussianMu, Setting
 from dpalgos.integer_sums import (
+    OF_BOUNDED_TRACE,
     encode_into,
     encoded_radius,
     gram_sensitivity,
@@ -24,7 +25,6 @@ from dpalgos.integer_sums import (
 from dpalgos.mechanisms.distributions import SymmetricRoundedGaussian, pack, packed_size, to_vector, total_mu, unpack
 from dpalgos.models import Statistic
 from dpalgos.parameters import POSITIVE, ParameterError, between
-from dpalgos.projections.principal import OF_BOUNDED_TRACE
 from dpalgos.registry import register
 from dpalgos.rows import (
     Array,

@@ -26,7 +26,7 @@ from dpalgos.guarantees import (
     Numerics,
     Setting,
 )
-from dpalgos.integer_sums import encoded_radius, gram_sensitivity, packed_gram
+from dpalgos.integer_sums import OF_BOUNDED_TRACE, encoded_radius, gram_sensitivity, packed_gram
 from dpalgos.mechanisms.distributions import (
     DiscreteLaplace,
     Laplace,
@@ -39,7 +39,7 @@ from dpalgos.mechanisms.distributions import (
     unpack,
 )
 from dpalgos.models import Projection
-from dpalgos.projections.principal import OF_BOUNDED_TRACE, TruncatedDirections, gram_matrix, leading_basis
+from dpalgos.projections.principal import TruncatedDirections, gram_matrix, leading_basis
 from dpalgos.registry import register
 from dpalgos.rows import (
     Array,

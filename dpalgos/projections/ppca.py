@@ -9,9 +9,9 @@ import numpy as np
 
 from dpalgos.algorithms import PureAlgorithm
 from dpalgos.guarantees import RELATIONS, Guarantee, Neighbours, Numerics, PureEpsilon, Setting
-from dpalgos.integer_sums import gram_sensitivity
+from dpalgos.integer_sums import OF_BOUNDED_TRACE, gram_sensitivity
 from dpalgos.models import Projection
-from dpalgos.projections.principal import OF_BOUNDED_TRACE, PrincipalDirections, gram_matrix, oriented
+from dpalgos.projections.principal import PrincipalDirections, gram_matrix, oriented
 from dpalgos.registry import register
 from dpalgos.rows import Floats, NoiseSource, RandomStream, Rows, normals, uniforms
 

@@ -14,9 +14,6 @@ from dpalgos.parameters import SHARE
 from dpalgos.registry import register
 from dpalgos.rows import Floats, NoiseSource, Rows, sanitise
 
-OF_BOUNDED_TRACE = "k rows of squared norm at most R²/k each: their Σ xxᵀ is positive semidefinite of trace at most R²"
-"""Why a person's rows move a sum of outer products by no more than one row does."""
-
 
 class PrincipalDirections(Directions):
     """A projection onto leading eigenvectors of a covariance."""

@@ -10,14 +10,13 @@ import numpy as np
 
 from dpalgos.algorithms import GaussianAlgorithm, NeighbouringPair, OneSum, Work, antipodal_pair, grid, one_row_apart
 from dpalgos.guarantees import GaussianMu, Neighbours, Setting
-from dpalgos.integer_sums import ClassSums, GradientSums, packed_gram
+from dpalgos.integer_sums import OF_BOUNDED_TRACE, ClassSums, GradientSums, packed_gram
 from dpalgos.linear import BALANCED, LinearTask
 from dpalgos.losses import Squared, make_loss, outputs
 from dpalgos.mechanisms.distributions import RoundedGaussian, total_mu, unpack
 from dpalgos.models import Artefact, LinearModel, label_range_of
 from dpalgos.parameters import NATURAL, NON_NEGATIVE, POSITIVE, SHARE, ParameterError, between
 from dpalgos.projections.covariance import GaussianMoments
-from dpalgos.projections.principal import OF_BOUNDED_TRACE
 from dpalgos.registry import register
 from dpalgos.rows import Array, Features, Floats, Ints, Rows
 from dpalgos.trainers.gradient_descent import ClassedRows, DescentState
