@@ -160,7 +160,7 @@ class PrivateClassifier(Scored, ClassifierMixin, PrivateEstimator):  # type: ign
     (3,)
     """
 
-    _declares, _numeric = "classes", False
+    _declares, _label_declaration, _numeric = ("bounds", "classes"), "classes", False
     _example = "bounds=(low, high) and classes=[…]"
 
     _: KW_ONLY
@@ -414,7 +414,7 @@ class PrivateRegressor(Scored, RegressorMixin, PrivateEstimator):  # type: ignor
         See :class:`PrivateClassifier`.
     """
 
-    _declares, _numeric = "label_range", True
+    _declares, _label_declaration, _numeric = ("bounds", "label_range"), "label_range", True
     _example = "bounds=(low, high) and label_range=(low, high)"
 
     _: KW_ONLY
