@@ -16,7 +16,7 @@ from storage.hidden_cells import cells_hidden
 from storage.refs import Visibility
 from tasks.datasets.registration import ensure_registered, ingest
 from tasks.datasets.request import IngestRequest
-from tasks.release.column_counts import plan_counts, price_of_counts, version_of
+from tasks.release.column_counts import plan_counts, version_of
 from tasks.release.descriptions import DescribedColumn, terms_of
 from tasks.release.descriptions import describe as described
 from unitball.tables import bring_in, require_given
@@ -110,7 +110,7 @@ def describe(
             planned = plan_counts(version_of(dataset, version), epsilon, delta=delta, trust=trust)
         if plan:
             return _framed((), asdict(terms_of(planned, paid=planned.paid)))
-        if epsilon is None and (price := price_of_counts(planned)) is not None:
+        if epsilon is None and (price := planned.price) is not None:
             raise price.refusal(f"give epsilon={planned.epsilon:g}")
         found = described(planned, against)
     if place is not None:

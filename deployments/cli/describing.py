@@ -80,7 +80,7 @@ def describe(
     ensure_registered(name)
     planned = column_counts.plan_counts(column_counts.version_of(name, version), epsilon, delta=delta, trust=trust)
     if plan:
-        column_counts.require_affordable(planned)
+        planned.require_affordable()
         terms = descriptions.terms_of(planned, paid=planned.paid)
         return Answer(asdict(terms), terms_lines(terms, planned=True))
     if planned.paid and planned.dataset.private:
@@ -88,8 +88,8 @@ def describe(
     else:
         if against is not None:
             column_counts.version_of(name, against)
-        column_counts.require_affordable(planned)
-        agree(column_counts.price_of_counts(planned), asks=epsilon is None, yes=yes)
+        planned.require_affordable()
+        agree(planned.price, asks=epsilon is None, yes=yes)
     with progress(f"describe {name}"):
         found = descriptions.describe(planned, against)
     if plot is not None:

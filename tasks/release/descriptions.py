@@ -47,7 +47,8 @@ from tasks.accounts.room import OneMore
 from tasks.datasets.scales import Scale, Worth, label_of, same_columns, scales_of
 from tasks.planning.configuration import Json
 from tasks.preparation.paid_counts import paid_counts
-from tasks.release.column_counts import CountsPlan, counts_of, make_counts, plan_counts, version_of
+from tasks.release.column_counts import counts_of, plan_counts, version_of
+from tasks.release.single import SinglePlan
 from tasks.runtime.stores import open_catalog
 
 UNMEASURED = "cannot be measured at this budget"
@@ -216,7 +217,7 @@ class Description:
         return (self.label, *self.columns)
 
 
-def terms_of(plan: CountsPlan, *, paid: bool) -> Terms:
+def terms_of(plan: SinglePlan, *, paid: bool) -> Terms:
     """Return what a plan costs and who pays; nothing is charged."""
     planned, dataset = plan.planned, plan.dataset
     account, report = open_catalog().account_of(dataset.name), budget_report(dataset.name)
@@ -247,12 +248,12 @@ def terms_of(plan: CountsPlan, *, paid: bool) -> Terms:
     )
 
 
-def describe(plan: CountsPlan, against: str | None = None) -> Description:
+def describe(plan: SinglePlan, against: str | None = None) -> Description:
     """Release a version's histograms, unless they are, and say what they hold.
 
     Parameters
     ----------
-    plan : CountsPlan
+    plan : SinglePlan
     against : str, optional
         Another version of the data set, whose own release must be paid.
 
@@ -263,14 +264,14 @@ def describe(plan: CountsPlan, against: str | None = None) -> Description:
     """
     other = None if against is None else _other(plan, against)
     paid = plan.paid
-    make_counts(plan)
+    plan.make()
     counts = counts_of(plan.planned)
     label, columns = described(plan.dataset, counts)
     comparison = None if other is None else compared(plan.dataset, counts, *other)
     return Description(terms=terms_of(plan, paid=paid), label=label, columns=columns, comparison=comparison)
 
 
-def _other(plan: CountsPlan, version: str) -> tuple[DatasetRef, ColumnCounts]:
+def _other(plan: SinglePlan, version: str) -> tuple[DatasetRef, ColumnCounts]:
     """Return another version and its counts, of the least noise where several were paid."""
     other = version_of(plan.dataset.name, version)
     if other.version == plan.dataset.version:

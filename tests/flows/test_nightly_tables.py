@@ -29,7 +29,7 @@ from tasks.exports.verifying import verify
 from tasks.planning.nights import NightPlan
 from tasks.preparation.prepare import prepare, whole
 from tasks.release import checkpoints
-from tasks.release.column_counts import make_counts, plan_counts
+from tasks.release.column_counts import plan_counts
 from tasks.release.seen_rows import maps_of, rows_of
 from tasks.release.storing import read_release
 from tasks.runtime.settings import current_layout
@@ -82,7 +82,7 @@ def arrive(nights: int, folder: Path, kind: str = "classes") -> DatasetRef:
 
 def described(epsilon: float = 1.0, name: str = "clinic") -> str:
     """Release histograms of the newest version, and return their key."""
-    return make_counts(plan_counts(find_dataset(name), epsilon)).key
+    return plan_counts(find_dataset(name), epsilon).make().key
 
 
 def tonight(**config: Any) -> Chained:

@@ -24,7 +24,7 @@ from tasks.planning.releases import PlannedRelease
 from tasks.preparation.paid_counts import paid_counts
 from tasks.preparation.prepare import PreparedRun, is_current, prepare, whole
 from tasks.release import checkpoints
-from tasks.release.column_counts import make_counts, plan_counts
+from tasks.release.column_counts import plan_counts
 from tasks.runtime.settings import current_layout
 from tasks.tracking.results import append_result
 from tests.support.chains import charges, configured, followed, ingest_private
@@ -36,7 +36,7 @@ from tests.tasks.release.test_counts_in_runs import asked, bring_in
 
 def described(folder: Path) -> None:
     bring_in(folder)
-    make_counts(plan_counts(find_dataset("clinic"), 2.0))
+    plan_counts(find_dataset("clinic"), 2.0).make()
 
 
 def prepared(**config: Any) -> PreparedRun:
@@ -61,13 +61,13 @@ def test_a_description_that_is_too_noisy_is_named_with_the_epsilon_that_serves(r
     """The attack of a user: it was paid for, and nothing said that the run paid for counts of its own all the same."""
     bring_in(tmp_path)
     config = TrainingConfig(dataset="clinic", epsilon=4.0, delta=1e-6, parties=2)
-    make_counts(plan_counts(find_dataset("clinic"), 0.02))
+    plan_counts(find_dataset("clinic"), 0.02).make()
     looked_at = whole(prepare(config))
     assert looked_at.plan.counts
     assert not looked_at.plan.before
     (said,) = [reason for reason in looked_at.plan.reasons if "too noisy" in reason]
     enough = float(said.split("at epsilon ")[1].split()[0])
-    make_counts(plan_counts(find_dataset("clinic"), enough, delta=1e-6))
+    plan_counts(find_dataset("clinic"), enough, delta=1e-6).make()
     assert whole(prepare(config)).plan.before
     assert not [reason for reason in whole(prepare(config)).plan.reasons if "too noisy" in reason]
 
@@ -78,7 +78,7 @@ def test_a_plan_that_was_looked_at_before_a_describe_ended_rests_on_its_counts(r
     config = TrainingConfig(dataset="clinic", epsilon=4.0, parties=2)
     looked_at = prepare(config)
     assert is_current(looked_at)
-    make_counts(plan_counts(find_dataset("clinic"), 2.0))
+    plan_counts(find_dataset("clinic"), 2.0).make()
     assert not is_current(looked_at)
     begun = whole(prepare(config))
     assert begun.plan.before == tuple(one.key for one in begun.plan.counts) != ()
@@ -210,13 +210,13 @@ def test_what_was_charged_before_and_finished_after_changes_no_run(root: Path, t
 
     def run() -> None:
         checkpoints.reached = lambda name: die() if name == "charged" else None
-        make_counts(slow)
+        slow.make()
 
     killed(run)
-    make_counts(plan_counts(find_dataset("clinic"), 2.0))
+    plan_counts(find_dataset("clinic"), 2.0).make()
     first = chain_inline(asked(evaluation=False)).plan
     paid = charges()
-    make_counts(slow)
+    slow.make()
     assert whole(prepare(asked(evaluation=False))).plan.run_key == first.run_key
     chain_inline(asked(evaluation=False))
     assert charges() == paid
@@ -245,7 +245,7 @@ def test_a_run_does_not_say_less_trust_than_its_counts_took(
     root: Path, tmp_path: Path, counted: str, run: str, again: bool
 ) -> None:
     bring_in(tmp_path, parties=2)
-    make_counts(plan_counts(find_dataset("clinic"), 8.0, trust=counted))
+    plan_counts(find_dataset("clinic"), 8.0, trust=counted).make()
     plan = whole(prepare(TrainingConfig(dataset="clinic", epsilon=4.0, trust=run))).plan
     assert bool(plan.before) == again
     assert str(plan.trust) == run
@@ -263,7 +263,7 @@ def test_a_root_that_rests_on_more_than_it_says_is_refuted(
     monkeypatch.setattr("tasks.preparation.prepare.described_columns", any_counts)
     # What an account of replace-one admits of releases under replace-special is priced twice.
     bring_in(tmp_path, parties=2)
-    make_counts(plan_counts(find_dataset("clinic"), 8.0, trust="central"))
+    plan_counts(find_dataset("clinic"), 8.0, trust="central").make()
     config: dict[str, Any] = {"epsilon": 4.0, "trust": "central", "evaluation": False, **settings}
     result = chain_inline(TrainingConfig(dataset="clinic", **config)).result
     append_result(TrainingConfig(dataset="clinic", **config), result)
@@ -279,15 +279,15 @@ def test_a_description_that_an_older_ledger_forgot_is_charged_again(root: Path, 
     ledger = current_layout().ledger
     old = ledger.read_bytes()
     plan = plan_counts(find_dataset("clinic"), 2.0)
-    first = make_counts(plan)
+    first = plan.make()
     data = (current_layout().release(first.key) / "arrays.npz").read_bytes()
     ledger.write_bytes(old)
     assert not plan.paid
     with pytest.raises(StorageError, check=stating(bound="high-water mark", way_out="unitball ledger restore")):
-        make_counts(plan)
+        plan.make()
     restore_ledger("disk lost", None, None)
     assert not plan.paid
-    assert make_counts(plan) == first
+    assert plan.make() == first
     assert plan_counts(find_dataset("clinic"), 2.0).paid
     assert (current_layout().release(first.key) / "arrays.npz").read_bytes() == data
     assert verify_ledger() == []

@@ -1,0 +1,210 @@
+"""One release over every row of a version that is in no test file: planned, priced, paid once and found again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import cast
+
+from dpalgos.accounting.costs import allocate
+from dpalgos.guarantees import GaussianMu, Setting, Trust
+from dpalgos.parameters import ParameterError
+from dpalgos.registry import AlgorithmSpec, lookup
+from storage.datasets import origins
+from storage.errors import InputError, OverspendError, RefusedError
+from storage.refs import DatasetRef, ReleaseRef
+from tasks.accounts.ledger import open_ledger
+from tasks.accounts.room import OneMore, largest_that_fits
+from tasks.accounts.terms import gaussian_delta, opening_cap, relation_of
+from tasks.planning.configuration import TrainingConfig
+from tasks.planning.identity import code_version
+from tasks.planning.releases import PlannedRelease
+from tasks.planning.rows import Partition
+from tasks.preparation.partitions import make_partition, plan_partition, shards_of
+from tasks.release.admission import admit, request_for, require_admissible
+from tasks.release.door import make_release
+from tasks.release.prices import Price, price_of_requests
+from tasks.release.storing import stored_release
+from tasks.runtime.settings import current_layout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinglePlan:
+    """One release over every row of a version that is in no test file.
+
+    Attributes
+    ----------
+    dataset : DatasetRef
+        The registered version.
+    partition : Partition
+        Whose rows are whose: of all rows one party's, or by the parties' own files.
+    planned : PlannedRelease
+        Its algorithm, budget and setting are all that decoding takes, and its manifest has them.
+    epsilon : float
+        At the plan's delta, for a row or a person.
+    at : callable
+        From another epsilon to the plan that differs in it.
+    """
+
+    dataset: DatasetRef
+    partition: Partition
+    planned: PlannedRelease
+    epsilon: float
+    at: Callable[[float], SinglePlan]
+
+    @property
+    def paid(self) -> bool:
+        """Whether it is charged already, and costs nothing more; what was stopped then is made with the same noise.
+
+        What an older ledger has forgotten is charged again, as releases of runs are.
+        """
+        return open_ledger().is_charged(self.planned.key)
+
+    @property
+    def price(self) -> Price | None:
+        """What it would charge; None for public rows, and where it is charged already."""
+        request = request_for([self.planned], self.planned.label)
+        return None if request is None else price_of_requests([request])
+
+    def require_affordable(self) -> None:
+        """Refuse what the account has no room for, or may not be read; nothing is charged.
+
+        Raises
+        ------
+        RefusedError, ParameterError
+            As the door does.
+        """
+        if self.paid:
+            return
+        try:
+            self._require_admissible()
+        except OverspendError as refusal:
+            label = self.planned.label
+            left = OneMore(epsilon=self._largest(), delta=self.planned.delta, run=f"one more release of {label}")
+            raise refusal.leaving(left.said, left.epsilon) from None
+
+    def make(self) -> ReleaseRef:
+        """Make the release, or return the one that there is, which costs nothing.
+
+        Raises
+        ------
+        RefusedError
+            If the account's cap would be exceeded: no row was read then, and nothing was charged.
+        StorageError
+            If the ledger is older than what was released.
+        """
+        stored = stored_release(self.planned)
+        if stored is not None and self.paid:
+            return stored
+        self.require_affordable()
+        shards = make_partition(self.partition).training
+        if stored is not None:
+            admit([self.planned], shards, run=self.planned.label)
+            return stored
+        return make_release(self.planned, shards)
+
+    def _require_admissible(self) -> None:
+        require_admissible([self.planned], shards_of(self.partition).training, run=self.planned.label)
+
+    def _largest(self) -> float:
+        """Return the largest epsilon below a refused one that is admitted; 0 where none is."""
+
+        def fits(epsilon: float) -> bool:
+            try:
+                self.at(epsilon)._require_admissible()
+            except (RefusedError, ParameterError):
+                return False
+            return True
+
+        return largest_that_fits(fits, self.epsilon)
+
+
+def plan_single(
+    dataset: DatasetRef,
+    spec_of: Callable[[float], AlgorithmSpec],
+    label: str,
+    epsilon: float,
+    *,
+    delta: float | None = None,
+    trust: str | None = None,
+    replicate: int = 0,
+) -> SinglePlan:
+    """Return the plan of one release with Gaussian noise over a version's rows; no row is read, nothing is charged.
+
+    Parameters
+    ----------
+    dataset : DatasetRef
+        As registered.
+    spec_of : callable
+        From the μ that the noise of all parties together has to the algorithm, without its budget.
+    label : str
+        For people: what is released.
+    epsilon : float
+        Above 0, at delta.
+    delta : float, optional
+        What a run of Gaussian losses alone takes of the account's cap where None
+        (:func:`~tasks.accounts.terms.gaussian_delta`); 1e-5 of public rows.
+    trust : str, optional
+        Of several parties' own files: local where None. One party's rows are its own curator's.
+    replicate : int
+        Another number is another release, drawn and charged anew.
+
+    Raises
+    ------
+    InputError
+        If Gaussian noise has no delta, or there is one party and a trust model.
+    ParameterError
+        For numbers beyond their bounds, or a trust model that does not admit it.
+    """
+    named = TrainingConfig(dataset=dataset.name, epsilon=epsilon, delta=delta, test_fraction=0.0, evaluation=False)
+    if not (several := bool(origins(current_layout(), dataset))):
+        named = named.model_copy(update={"partition": "even", "parties": 1})
+    cap = opening_cap(dataset.name)
+    if delta is None and cap is not None:
+        named = named.model_copy(update={"delta": gaussian_delta(cap.delta)})
+    if not named.stated_delta > 0:
+        raise InputError(
+            f"{label} take Gaussian noise, which has a delta, and here delta is {named.stated_delta:g}: "
+            f"give --delta, below that of the cap of account {dataset.account}"
+        )
+    partition = plan_partition(dataset, named)
+    shards = shards_of(partition).training
+    (budget,) = allocate([GaussianMu], [1.0], epsilon, named.stated_delta).losses
+    chosen = AlgorithmSpec("trusts", trust or str(Trust.LOCAL) if several else str(Trust.CENTRAL))
+    if trust is not None and not several:
+        raise InputError(
+            f"{dataset.name} has one party's rows, which are summed by their own curator; leave --trust out, or "
+            f"ingest the parties' own files: unitball ingest {dataset.name} --party PARTY=PATH"
+        )
+    factor = chosen.build().noise_factor(len(shards))
+    spec = spec_of(cast(GaussianMu, budget).mu / factor)
+    planned = PlannedRelease(
+        label=label,
+        code=code_version(lookup(spec.kind, spec.name), lookup(chosen.kind, chosen.name)),
+        dataset=dataset.version,
+        partition=partition.name,
+        replicate=replicate,
+        seed=None,
+        upstream=(),
+        algorithm=spec,
+        budget=budget,
+        setting=Setting(
+            sizes=tuple(shard.rows for shard in shards),
+            dimension=dataset.dimension,
+            classes=max(len(dataset.classes), 1),
+            neighbours=relation_of(dataset.name),
+            trust=chosen.name,
+            noise_factor=factor,
+            rows_per_person=dataset.rows_per_person,
+        ),
+        trust=chosen,
+        parties=tuple(shard.party for shard in shards),
+        account=dataset.account,
+        delta=named.stated_delta,
+    )
+
+    def at(other: float) -> SinglePlan:
+        # Of the same delta, which another epsilon does not move.
+        return plan_single(dataset, spec_of, label, other, delta=named.stated_delta, trust=trust, replicate=replicate)
+
+    return SinglePlan(dataset=dataset, partition=partition, planned=planned, epsilon=epsilon, at=at)
