@@ -115,6 +115,33 @@ def _setting_of(facts: CountSetting) -> Setting:
     )
 
 
+def decoded_counts(columns: Sequence[Column], values: Floats, how: HowCounted) -> ColumnCounts:
+    """Return the counts of a release that was made as :func:`how_counted` says.
+
+    Raises
+    ------
+    ParameterError
+        If it cannot be one.
+    """
+    setting, given = _setting_of(how["setting"]), how["parameters"]
+    budget = loss_from_json(dict(how["budget"]))
+    if not isinstance(budget, GaussianMu):
+        raise ParameterError(f"the budget of counts is {budget}; column-histograms draws Gaussian noise of a mu")
+    ends = given["label_range"]
+    counts = ColumnHistograms(
+        budget=budget,
+        columns=columns,
+        bins=given["bins"],
+        running=given["running"],
+        mean_weight=given["mean_weight"],
+        label_range=None if ends is None else (ends[0], ends[1]),
+    )
+    expected = sum(counts.layout(setting).sizes)
+    if values.shape != (expected,):
+        raise ParameterError(f"a release has {values.shape} numbers; these columns have {expected}")
+    return ColumnCounts.of_release(values, counts, setting)
+
+
 @register("aggregators", "column-functions")
 @dataclass(frozen=True, kw_only=True)
 class LearntColumns(Bounded, ColumnMap):
@@ -199,38 +226,13 @@ class LearntColumns(Bounded, ColumnMap):
                 f"{len(artefacts)} releases are given and {len(self.releases)} described; the level {self.level} rests "
                 f"on {'one at least' if self.counted else 'none'}, each described by how_counted"
             )
-        counts = [self.decoded(one.values, how) for one, how in zip(artefacts, self.releases, strict=True)]
+        both = zip(artefacts, self.releases, strict=True)
+        counts = [decoded_counts(self._columns, one.values, how) for one, how in both]
         return combined(counts) if counts else None
 
     @property
     def _columns(self) -> tuple[Column, ...]:
         return cast("tuple[Column, ...]", self.columns)
-
-    def decoded(self, values: Floats, how: HowCounted) -> ColumnCounts:
-        """Return the counts of a release that was made as :func:`how_counted` says.
-
-        Raises
-        ------
-        ParameterError
-            If it cannot be one.
-        """
-        setting, given = _setting_of(how["setting"]), how["parameters"]
-        budget = loss_from_json(dict(how["budget"]))
-        if not isinstance(budget, GaussianMu):
-            raise ParameterError(f"the budget of counts is {budget}; column-histograms draws Gaussian noise of a mu")
-        ends = given["label_range"]
-        counts = ColumnHistograms(
-            budget=budget,
-            columns=self._columns,
-            bins=given["bins"],
-            running=given["running"],
-            mean_weight=given["mean_weight"],
-            label_range=None if ends is None else (ends[0], ends[1]),
-        )
-        expected = sum(counts.layout(setting).sizes)
-        if values.shape != (expected,):
-            raise ParameterError(f"a release has {values.shape} numbers; these columns have {expected}")
-        return ColumnCounts.of_release(values, counts, setting)
 
 
 @register("aggregators", "unit-norm")

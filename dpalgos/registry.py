@@ -32,6 +32,7 @@ _PLACES = (
     "dpalgos.trainers",
     "dpalgos.aggregators",
     "dpalgos.column_maps",
+    "dpalgos.synthesis",
     "dpalgos.evaluators",
     "dpalgos.systems",
     "dpalgos.published",

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from dpalgos.algorithms import TrustedSummation, run_sums
-from dpalgos.column_maps import LearntColumns, UnitNormRows, how_counted
-from dpalgos.columns import Column
+from dpalgos.column_maps import LearntColumns, UnitNormRows, decoded_counts, how_counted
+from dpalgos.columns import Column, columns_of
 from dpalgos.evaluators.column_histograms import ColumnHistograms
 from dpalgos.features.column_functions import LEVELS, column_functions
 from dpalgos.features.unit_rows import UnitRows
@@ -94,7 +94,7 @@ def test_how_counts_were_made_is_read_back_from_json(facts: dict[str, Any]) -> N
     statistic, algorithm, setting = released(0.3, **facts)
     how = json.loads(json.dumps(how_counted(algorithm, setting)))
     learnt: LearntColumns = spec_of("scores", classes=setting.classes, label_range=[0.0, 100.0], releases=[how]).build()
-    found = learnt.decoded(statistic.values, how)
+    found = decoded_counts(columns_of(learnt.columns, learnt.dimension), statistic.values, how)
     expected = ColumnCounts.of_release(statistic.values, algorithm, setting)
     assert found.layout == expected.layout
     assert found.deviation == expected.deviation

@@ -1,0 +1,252 @@
+"""What the server makes of a synthesis' releases: groups of columns, the tree, the tables that rows are drawn by."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Generic, TypeVar, cast
+
+import numpy as np
+
+from dpalgos.aggregators import Aggregator
+from dpalgos.column_maps import HowCounted, decoded_counts
+from dpalgos.columns import Column, columns_of
+from dpalgos.histograms import ColumnCounts, combined
+from dpalgos.models import Artefact, Statistic
+from dpalgos.parameters import COUNT, POSITIVE, Bounded, ParameterError, at_least, between
+from dpalgos.registry import register
+from dpalgos.rows import Floats, Ints
+from dpalgos.synthesis.codes import GroupCodes, arrays_of, padded
+from dpalgos.synthesis.conditionals import class_margins, conditional_counts
+from dpalgos.synthesis.dependence import dependence, spanning_forest
+from dpalgos.synthesis.drawing import DrawnColumn
+from dpalgos.synthesis.groups import group_weights, groups_of, label_weights, place_weights, regrouped
+from dpalgos.synthesis.model import Synthesis
+
+Made = TypeVar("Made", bound=Artefact)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfColumnCounts(Bounded, Aggregator[Statistic, Made], Generic[Made]):
+    """What is made of released histograms of columns, and of later releases that rest on them.
+
+    Parameters
+    ----------
+    columns : sequence of Column, or of mappings
+        Of a row before any map; public.
+    dimension : int
+        Features of a row.
+    releases : sequence of mapping
+        How each of the releases of histograms counted (:func:`~dpalgos.column_maps.how_counted`); these come first.
+    """
+
+    columns: Sequence[Column | Mapping[str, float]]
+    dimension: int = field(metadata=COUNT)
+    releases: Sequence[HowCounted] = ()
+
+    source: ClassVar[str] = "ours"
+    combines: ClassVar[str] = Statistic.kind
+
+    def __post_init__(self) -> None:
+        Bounded.__post_init__(self)
+        object.__setattr__(self, "columns", columns_of(self.columns, self.dimension))
+
+    @property
+    def described(self) -> tuple[Column, ...]:
+        """The columns."""
+        return cast("tuple[Column, ...]", self.columns)
+
+    def counts_of(self, artefacts: Sequence[Statistic], later: int = 0) -> tuple[ColumnCounts, list[Floats]]:
+        """Return the histograms together, and the numbers of the releases after them.
+
+        Raises
+        ------
+        ParameterError
+            If there are more or fewer releases than the parameters describe.
+        """
+        if len(artefacts) != len(self.releases) + later or not self.releases:
+            raise ParameterError(
+                f"{len(artefacts)} releases are given; {len(self.releases)} of histograms are described, and {later} "
+                "come after them"
+            )
+        known = [
+            decoded_counts(self.described, one.values, how) for one, how in zip(artefacts, self.releases, strict=False)
+        ]
+        return combined(known), [one.values for one in artefacts[len(self.releases) :]]
+
+
+@register("aggregators", "pair-groups")
+@dataclass(frozen=True, kw_only=True)
+class PairGroups(OfColumnCounts[GroupCodes]):
+    """Groups of about equally many rows of each column, in which all pairs are counted once. Post-processing.
+
+    Parameters
+    ----------
+    parts : int
+        Groups per column, at most.
+    """
+
+    parts: int = field(default=4, metadata=at_least(2))
+
+    def combine(self, artefacts: Sequence[Statistic], weights: Floats) -> GroupCodes:
+        """Return the map of rows to their groups."""
+        counts, _ = self.counts_of(artefacts)
+        groups = self.groups(counts, place_weights(self.described, counts))
+        said, ends = arrays_of(self.described)
+        return GroupCodes(
+            columns=said,
+            ends=ends,
+            bins=np.array([counts.bins], dtype=np.int64),
+            groups=padded(groups),
+            seen=np.arange(len(groups), dtype=np.int64),
+            parts=np.array([self.parts], dtype=np.int64),
+        )
+
+    def groups(self, counts: ColumnCounts, weights: Sequence[Ints]) -> list[Ints]:
+        """Return the group of each place of each column: a group holds a quarter of its part of the rows at least."""
+        return groups_of(self.described, weights, self.parts, max(counts.rows // (4 * self.parts), 1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfTree(OfColumnCounts[Made], Generic[Made]):
+    """What is made with the tree of the columns.
+
+    Parameters
+    ----------
+    classes : int
+        K; of a numeric label the equal parts of its range in which it is counted.
+    pairs : sequence of (int, int)
+        The pairs of columns that were counted × class; none where each column is drawn given the class alone.
+    pair_parts : int
+        Groups of each column in these tables, at most.
+    pair_deviation : float
+        Of the noise of each of their counts.
+    parts, parent_parts : int
+        Groups of a column in its own table, and in those of its children, at most.
+    deviation : float
+        Of the noise of each count in these tables.
+    """
+
+    classes: int = field(metadata=COUNT)
+    pairs: Sequence[Sequence[int]] = ()
+    pair_parts: int = field(default=4, metadata=at_least(2))
+    pair_deviation: float = field(default=0.0, metadata=between(0.0, 2.0**40))
+    parts: int = field(default=24, metadata=at_least(2))
+    parent_parts: int = field(default=10, metadata=at_least(1))
+    deviation: float = field(default=1.0, metadata=POSITIVE)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "pairs", tuple((int(one), int(other)) for one, other in self.pairs))
+
+    @property
+    def of_pairs(self) -> int:
+        """Releases of tables of pairs."""
+        return 1 if self.pairs else 0
+
+    def parents(self, counts: ColumnCounts, weights: Sequence[Ints], tables: Sequence[Floats]) -> tuple[int, ...]:
+        """Return the parent of each column, −1 of a root, by the released tables of pairs."""
+        columns = len(self.described)
+        if not self.pairs:
+            return (-1,) * columns
+        coarse = PairGroups(
+            columns=self.columns, dimension=self.dimension, releases=self.releases, parts=self.pair_parts
+        ).groups(counts, weights)
+        sizes = [int(one.max()) + 1 for one in coarse]
+        shape = (len(self.pairs), self.pair_parts, self.pair_parts, self.classes)
+        by_class = np.moveaxis(tables[0].reshape(shape), -1, 1)
+        found = {
+            (one, other): dependence(table[:, : sizes[one], : sizes[other]], self.pair_deviation, len(self.pairs))
+            for (one, other), table in zip(self.pairs, by_class, strict=True)
+            # A column of one group says nothing.
+            if min(sizes[one], sizes[other]) > 1
+        }
+        return spanning_forest(found, columns)
+
+    def groups(self, counts: ColumnCounts, weights: Sequence[Ints]) -> tuple[list[Ints], list[Ints]]:
+        """Return the group of each place of each column, in its own table and in those of its children.
+
+        A group holds rows enough to be told from noise, and a parent's a quarter of its part of all rows.
+        """
+        own = groups_of(self.described, weights, self.parts, math.ceil(_TOLD * self.deviation))
+        least = max(counts.rows // (4 * self.parent_parts), math.ceil(_TOLD_OF_PARENTS * self.deviation))
+        return own, groups_of(self.described, weights, max(self.parent_parts, 2), least)
+
+
+# Deviations of a count: rows of the smallest group.
+_TOLD, _TOLD_OF_PARENTS = 4.0, 2.0
+
+
+@register("aggregators", "tree-groups")
+@dataclass(frozen=True, kw_only=True)
+class TreeGroups(OfTree[GroupCodes]):
+    """Groups of each column and, where pairs were counted, behind them of its parent: what its one table is counted in.
+
+    Post-processing. A column without a parent has group 0 of none, so that the number of tables, and the cells of each,
+    are public before anything is counted.
+    """
+
+    def combine(self, artefacts: Sequence[Statistic], weights: Floats) -> GroupCodes:
+        """Return the map of rows to d groups of columns and d groups of parents."""
+        counts, tables = self.counts_of(artefacts, self.of_pairs)
+        released = place_weights(self.described, counts)
+        parents = self.parents(counts, released, tables)
+        own, as_parent = self.groups(counts, released)
+        nothing = np.zeros(1, dtype=np.int64)
+        behind = parents if self.pairs else ()
+        said, ends = arrays_of(self.described)
+        return GroupCodes(
+            columns=said,
+            ends=ends,
+            bins=np.array([counts.bins], dtype=np.int64),
+            groups=padded([*own, *(nothing if parent < 0 else as_parent[parent] for parent in behind)]),
+            seen=np.array([*range(len(own)), *behind], dtype=np.int64),
+            parts=np.array([max(self.parts, self.parent_parts)], dtype=np.int64),
+        )
+
+
+@register("aggregators", "tree-synthesis")
+@dataclass(frozen=True, kw_only=True)
+class TreeSynthesis(OfTree[Synthesis]):
+    """The tree's noisy tables as whole weights that rows are drawn by. Post-processing."""
+
+    source: ClassVar[str] = "ours; Chow and Liu 1968 (the tree); James and Stein 1961 (the conditional counts)"
+
+    def combine(self, artefacts: Sequence[Statistic], weights: Floats) -> Synthesis:
+        """Return the synthesis."""
+        counts, numbers = self.counts_of(artefacts, self.of_pairs + 1)
+        released = place_weights(self.described, counts)
+        parents = self.parents(counts, released, numbers)
+        own, as_parent = self.groups(counts, released)
+        shape = (len(own), self.parts, self.parent_parts, self.classes)
+        by_class = np.transpose(numbers[-1].reshape(shape), (0, 3, 2, 1))
+        labels = label_weights(counts)
+        classes = labels
+        if counts.layout.label_range is not None:
+            ends = np.arange(len(labels)) * self.classes // len(labels)
+            classes = np.bincount(ends, weights=labels, minlength=self.classes).astype(np.int64)
+        tables, margins = [], []
+        for at, column in enumerate(self.described):
+            cells = 1 if parents[at] < 0 else int(as_parent[parents[at]].max()) + 1
+            tables.append(by_class[at, :, :cells, : int(own[at].max()) + 1])
+            alone = group_weights(own[at], released[at])
+            noise = _bar_deviation(counts) if column.is_number else counts.deviation
+            margins.append(class_margins(tables[-1], classes, self.deviation, alone, noise))
+        drawn = []
+        for at, parent in enumerate(parents):
+            rows = classes[:, None]
+            if parent >= 0:
+                rows = regrouped(margins[parent], own[parent], as_parent[parent], released[parent])
+            table = conditional_counts(tables[at], margins[at], rows, self.deviation)
+            drawn.append(DrawnColumn(parent, table, own[at], as_parent[at], released[at]))
+        numeric = counts.layout.label_range is not None
+        return Synthesis.of(self.described, counts.bins, classes, labels if numeric else labels[:0], drawn)
+
+
+def _bar_deviation(counts: ColumnCounts) -> float:
+    """Return the deviation of the noise of the middle half of a number's bins: about that of any of its groups."""
+    covariance, bins = counts.covariance, counts.bins
+    first, last = bins // 4, 3 * bins // 4
+    variance = covariance[first, first] + covariance[last, last] - 2.0 * covariance[first, last]
+    return math.sqrt(max(float(variance), 0.0))
