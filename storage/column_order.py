@@ -17,6 +17,8 @@ _Words = NDArray[np.uint64]
 _COLUMNS = 32  # of a set, the first ones
 _STEPS = 64  # compared in one window, a bit each
 _TURNS = 16  # ups, and downs, that a window needs at least: runs and trends are nobody's own
+_PERIODS = np.arange(2, 25, dtype=np.uint64)  # rows after which a window may not come back: to a day's hours
+_UNLIKE = 4  # one step in four at least differs from the step a period before
 _LEVEL = 4  # leading bits that are zero in the fingerprints that are kept: one window of sixteen
 _MOST = 1 << 14  # fingerprints that are kept of a column; of longer columns one window of 32, 64, …
 _FEWEST = 3  # windows that two columns must have in common
@@ -29,6 +31,14 @@ def _rolling(bits: NDArray[np.bool_]) -> _Words:
         words = words[:-width] << np.uint64(width) | words[width:]
         width *= 2
     return words
+
+
+def _periodic(up: _Words, down: _Words) -> NDArray[np.bool_]:
+    """Return which windows, of steps up and steps down, nearly repeat themselves after a few steps."""
+    up, down = up[:, None], down[:, None]
+    # Of the first step there is the highest bit: the lower ones have another a period before.
+    unlike = np.bitwise_count(((up ^ up >> _PERIODS) | (down ^ down >> _PERIODS)) << _PERIODS)
+    return np.asarray((_UNLIKE * unlike < _STEPS - _PERIODS).any(axis=1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +58,19 @@ class ColumnOrder:
 
     A strictly monotone curve through a column leaves every step as it is, or turns all of them around, which counts as
     the same; so does everything that leaves the values alone: other rows before or behind, a column's name and place.
-    Equal neighbours are no step either way. A window counts if at least 16 of its steps go up and 16 down, and if it
-    occurs once in its column: what is sorted, counts up or repeats is like that in anybody's table.
+    Equal neighbours are no step either way. A window counts if at least 16 of its steps go up and 16 down, if for each
+    period of 2 to 24 rows one step in four at least differs from the step a period before, and if it occurs once in its
+    column: what is sorted, counts up, repeats or comes back with exceptions is like that in anybody's table.
 
     Of other people, with rows in an order that is none of their columns' doing, a window has a given pattern with a
     probability of at most ``2 (2/pi)^65``, below 4e-13, where values are continuous (the alternating permutations are
-    the most frequent pattern; André 1881), and tables agree only by several of them in each of two columns. What is
-    seen by all at the same time (a public series by date) may agree all the same.
+    the most frequent pattern; André 1881), and tables agree only by several of them in each of two columns. The order
+    of rows may have a period: a case and its control in turns, the hours of a day. One row against the period reverses
+    two steps and so changes at most four comparisons; a window that counts has at least four such rows of 65 for a
+    period of 2, three for one of 24. Where each row is against it with probability q, independently, the probability of
+    a given window is then at most max q^4 (1 - q)^61 = 3e-7, or 6e-6. Without the condition it would be that of one
+    exception or none, and two such tables of 2,000 rows would nearly always agree. What is seen by all at the same
+    time (a public series by date) may agree all the same.
 
     Memory does not grow with rows: of long columns fewer windows are kept, those whose fingerprints are least.
 
@@ -92,7 +108,9 @@ class ColumnOrder:
         up, down = up[turns], down[turns]
         # Mirrored columns exchange the two.
         prints = mixed((mixed(np.maximum(up, down) ^ self._first) + np.minimum(up, down)) ^ self._second)
-        return np.asarray(prints[prints < self._bound])
+        chosen = prints < self._bound
+        prints, up, down = prints[chosen], up[chosen], down[chosen]
+        return np.asarray(prints[~_periodic(up, down)])
 
     @property
     def _bound(self) -> np.uint64:
