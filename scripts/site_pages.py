@@ -43,6 +43,13 @@ _ARGUMENTS = (
     "tasks.exports.verifying",
 )
 """Modules outside ``dpalgos`` whose docstrings hold an argument that pages rest on."""
+_PAGES_OF_FILES = {
+    "deployments/cli/entry_point.py": "commands.md",
+    "storage/columns/types.py": "schema.md",
+    "tasks/planning/configuration.py": "settings.md",
+    "unitball/__init__.py": "unitball.md",
+}
+"""Files of code, as pages link to them in a clone, whose page in the reference has a name of its own."""
 _MODELS = (TrainingConfig, SecureSettings, IngestRequest, Schedule, SweepSpec, SweepBlock)
 
 
@@ -58,8 +65,24 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, **_: object) -> str:
-    """Lead links to the notebook to its page."""
-    return markdown.replace("](notebook.ipynb)", "](notebook.md)")
+    """Lead links to the notebook, and to files outside ``docs/`` that a clone has, to the pages made of them."""
+    text = markdown.replace("](notebook.ipynb)", "](notebook.md)")
+    for name, place in _ROOTS.items():
+        text = text.replace(f"](../{name}", f"]({place}")
+    return re.sub(r"\]\(\.\./([\w/]+\.py)(?:#([\w.]+))?\)", _in_reference, text)
+
+
+def _in_reference(found: re.Match[str]) -> str:
+    """Return the link to the docstring of a file's module, or of a class or function in it."""
+    path, name = found[1], found[2]
+    if path in _PAGES_OF_FILES:
+        return f"](reference/{_PAGES_OF_FILES[path]})"
+    module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    if module in _ARGUMENTS:
+        return f"](reference/arguments.md#{module})"
+    page = module if path.endswith("__init__.py") else module.rpartition(".")[0]
+    anchor = "" if page == module and name is None else "#" + ".".join(filter(None, (module, name)))
+    return f"](reference/{page}.md{anchor})"
 
 
 def on_page_content(html: str, **_: object) -> str:

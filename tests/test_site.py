@@ -15,6 +15,8 @@ from storage.columns.column import Column
 from storage.columns.numeric import Ordered
 from storage.columns.types import TYPES
 from tasks.planning.configuration import TrainingConfig
+from tests.support.browser import chromium, needs_browser
+from tests.support.serving import wait_for
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 _FETCHED = re.compile(r'<(?:script|link|img|iframe|source)\b[^>]*?\b(?:src|href)="?((?:https?:)?//[^" >]+)')
@@ -91,3 +93,20 @@ def test_markdown_is_read_as_it_is_meant(site: Path) -> None:
         text = page.read_text("utf-8")
         assert not re.search(r"<p>[^<]*:\n- ", text), page
         assert not re.search(r"\\(&lt;|[*_|])", re.sub(r"<(pre|script|code)\b.*?</\1>", "", text, flags=re.S)), page
+
+
+@pytest.mark.browser
+@needs_browser[-1]
+def test_the_search_works_on_pages_opened_as_files(site: Path, tmp_path: Path) -> None:
+    with chromium(tmp_path / "profile", width=1500) as browser:
+        browser.get((site / "index.html").as_uri())
+        box = browser.find_element("css selector", "input.md-search__input")
+        box.click()
+        box.send_keys("notebook")
+
+        def found() -> list[str]:
+            links = browser.find_elements("css selector", ".md-search-result__link")
+            return [link.get_attribute("href").partition("?")[0] for link in links]
+
+        wait_for("what is found", lambda: found())
+        assert (site / "notebook.html").as_uri() in found()

@@ -293,8 +293,8 @@ def _part_lines(kind: str, name: str) -> Iterator[str]:
     cls, entry = lookup(kind, name), describe_part(kind, name)
     yield from (f'<a id="{_anchor(kind, name)}"></a>', "")
     yield from _heading(entry, (inspect.getdoc(cls) or "").split("\n\n")[0])
-    page = cls.__module__.rpartition(".")[0]
-    where = f"[`{cls.__qualname__}`](reference/{page}.md#{cls.__module__}.{cls.__qualname__})"
+    file = cls.__module__.replace(".", "/")
+    where = f"[`{cls.__qualname__}`](../{file}.py#{cls.__qualname__})"
     if not cls.reads_rows:
         yield from (f"- **Proved:** {entry['proved']}; see {where}", "")
         return

@@ -34,7 +34,7 @@ def test_each_part_leads_to_the_docstring_that_has_its_guarantee(kind: str) -> N
     for name in names(kind):
         cls = lookup(kind, name)
         section = text.partition(f'<a id="{kind}-{name}"></a>')[2].partition("\n### ")[2].partition("\n### ")[0]
-        assert f"#{cls.__module__}.{cls.__qualname__})" in section, name
+        assert f"](../{cls.__module__.replace('.', '/')}.py#{cls.__qualname__})" in section, name
         assert re.search(r"^Guarantee\n-+\n\S", inspect.getdoc(cls) or "", flags=re.MULTILINE), name
 
 
