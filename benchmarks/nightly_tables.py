@@ -68,7 +68,7 @@ def main() -> None:
             if (name, seed) not in there:
                 epsilons = [float(one) for one in given.epsilons.split(",")]
                 found += measured(load(name).held_out(), seed, epsilons, given.nights)
-                keep(given.output, {"cells": found}, f"{given.seeds} a set")
+                keep(given.output, {"cells": found}, f"{given.seeds} seeds per set")
     show(pd.DataFrame(found))
 
 

@@ -77,12 +77,14 @@ def table(name: str, results: Path = RESULTS) -> str:
         if len(row) != len(columns):
             raise ValueError(f"{name}: a row of {len(row)} cells under {len(columns)} columns: {row}")
         lines.append(_line(cell(value, one.get("digits")) for value, one in zip(row, columns, strict=True)))
-    return "\n".join([*lines, "", f"*{' '.join(map(_made, each))}*", ""])
+    seeds = shown["seeds"] if make is not None and "seeds" in shown else [one["seeds"] for one in each]
+    made = (_made(one, of) for one, of in zip(each, seeds, strict=True))
+    return "\n".join([*lines, "", f"*{' '.join(made)}*", ""])
 
 
-def _made(found: Table) -> str:
-    """Return what made a file of results, as the line below a table says it."""
-    said = [f"`{found['command']}`", *(found[one] for one in ("machine", "seeds") if found[one] not in _UNSAID)]
+def _made(found: Table, seeds: str) -> str:
+    """Return what made a file of results, and over which seeds the shown numbers are, as the line below a table."""
+    said = [f"`{found['command']}`", *(one for one in (found["machine"], seeds) if one not in _UNSAID)]
     said += found["source"].split("; ")[1:]
     return f"{'; '.join(said)}; {found['made'].split(',')[0]}."
 
@@ -217,20 +219,24 @@ def audit_verdicts(found: Table) -> dict[str, Any]:
 
 
 def what_to_expect(mnist: Table, tables: Table) -> dict[str, Any]:
-    """Return MNIST's accuracy under replace-one and Adult's AUC at each ε: the README's two lines."""
+    """Return MNIST's accuracy under replace-one and Adult's AUC at each ε: the README's two lines.
+
+    The line below says over which seeds these two are means, and nothing of the other sets of the files.
+    """
     epsilons = (0.1, 1, 3)
     # A mean, and in brackets the least and the largest.
     means = {row[0]: row[1] if isinstance(row[1], float) else float(row[1].split()[0]) for row in mnist["rows"]}
     areas = [_means(tables["cells"], "auc", set="adult", system="trial", epsilon=epsilon) for epsilon in epsilons]
     rows = [
         ["MNIST, five parties, secure sums: accuracy", *(means[epsilon] for epsilon in epsilons)],
-        ["Adult, one curator: area under the ROC curve", *areas],
+        ["Adult, one curator: AUC", *areas],
     ]
     columns = [
         {"title": f"ε = {epsilons[0]}", "digits": 3},
         *({"title": f"{one}", "digits": 3} for one in epsilons[1:]),
     ]
-    return {"columns": ["set", *columns], "rows": rows}
+    seeds = {one["seed"] for one in tables["cells"] if (one["set"], one["system"]) == ("adult", "trial")}
+    return {"columns": ["set", *columns], "rows": rows, "seeds": [mnist["seeds"], f"mean of {len(seeds)} seeds"]}
 
 
 _MARGINS = {

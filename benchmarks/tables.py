@@ -107,7 +107,7 @@ def compute(given: argparse.Namespace, systems: Sequence[str]) -> None:
                 continue
             for cell in measured(system, table, missing, given):
                 found.append(cell)
-                keep(given.output, {"cells": found}, f"{given.seeds} a cell")
+                keep(given.output, {"cells": found}, f"{given.seeds} seeds per cell")
 
 
 def _key(cell: Cell) -> tuple[Any, ...]:
