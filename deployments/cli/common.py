@@ -4,6 +4,7 @@ import inspect
 import json
 import math
 import os
+import re
 import stat
 import sys
 import types
@@ -23,6 +24,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 from rich.text import Text
 
+from deployments.cli.helping import AS_IN_TRAIN, GENERAL
 from dpalgos.guarantees import rounded_up
 from dpalgos.parameters import ParameterError
 from storage.documents import read_text as document_text
@@ -37,18 +39,29 @@ if TYPE_CHECKING:
 RootOption = Annotated[
     Path | None,
     typer.Option(
-        "--root", envvar=ROOT_VARIABLE, help="Folder of all state; two roots share nothing.", show_default=False
+        "--root",
+        envvar=ROOT_VARIABLE,
+        help="Folder that holds all state. Two roots share nothing.",
+        show_default=False,
+        rich_help_panel=GENERAL,
     ),
 ]
 _PIPE_WIDTH = 132
 # Seconds by which a pace is told: a step may take minutes.
 _PACE = 3600.0
-JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else there.")]
+JsonFlag = Annotated[
+    bool, typer.Option("--json", help="Print the result as one JSON object on stdout.", rich_help_panel=GENERAL)
+]
 
 
-YesOption = Annotated[bool, typer.Option("--yes", help="Charge the price that this command prints without --yes.")]
+YesOption = Annotated[bool, typer.Option("--yes", help="Agree to the price that the command prints without --yes.")]
 DaskOption = Annotated[
-    str | None, typer.Option("--dask", help="`local`, or a Dask scheduler's address: tls://host:8786.")
+    str | None,
+    typer.Option(
+        "--dask",
+        help="Run on Dask: local, or a scheduler's address. For example tls://host:8786.",
+        rich_help_panel=GENERAL,
+    ),
 ]
 
 
@@ -334,6 +347,7 @@ def coloured(text: str, colour: str) -> Text:
     return Text(visible(text), style=colour)
 
 
+_FURTHER = "Further options"
 _BOUNDS = (("gt", ">"), ("ge", "≥"), ("lt", "<"), ("le", "≤"))
 _METAVARS = {int: "INTEGER", float: "FLOAT", Path: "PATH"}
 _MAPPINGS = (dict, Mapping)
@@ -359,16 +373,16 @@ class _Option:
         kinds = map(_without_none, get_args(self.field.annotation) if get_origin(self.kind) in _MAPPINGS else ())
         return [word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind)]
 
-    def annotation(self, default: object) -> Any:
+    def annotation(self, default: object, flags: Mapping[str, str], panel: str | None) -> Any:
         """Return what Typer needs to know; values stay text, so that the model finds all faults at once."""
         limits = "; ".join(part for part in (_bounds(self.field), _shown(default)) if part)
         text = " ".join(part for part in (self.field.description, limits and f"({limits})") if part)
+        # Fields stand in backticks.
+        text = re.sub(r"`(\w+)`", lambda found: flags.get(found[1], found[0]), text)
         if self.kind is bool:
             # The other way is an option only where it is not the default; help has little room.
             flags = f"{self.flag}/--no-{self.flag.removeprefix('--')}" if default is not False else self.flag
-            return Annotated[
-                bool | None, typer.Option(flags, help=text, show_default=False, rich_help_panel=self.panel)
-            ]
+            return Annotated[bool | None, typer.Option(flags, help=text, show_default=False, rich_help_panel=panel)]
         many = get_origin(self.kind) in (tuple, *_MAPPINGS)
         return Annotated[
             list[str] | None if many else str | None,
@@ -377,7 +391,7 @@ class _Option:
                 help=text,
                 show_default=False,
                 metavar="|".join([*self.words, _metavar(self.kind)]),
-                rich_help_panel=self.panel,
+                rich_help_panel=panel,
             ),
         ]
 
@@ -404,8 +418,10 @@ def options_of(
     without: Sequence[str] = (),
     named: Mapping[str, str] | None = None,
     defaults: Mapping[str, Any] | None = None,
+    first: Collection[str] = (),
+    as_in_train: bool = False,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator: a command's first parameter becomes one option a field of the model.
+    """Return a decorator: a command's first parameter becomes options, one per field of the model.
 
     A parameter of the command's own that bears a field's name gives that field its value.
 
@@ -422,6 +438,10 @@ def options_of(
         Fields whose option is called otherwise.
     defaults : mapping
         Defaults of this command where they differ from the model's.
+    first : collection of str
+        Fields that most runs need: ``--help`` shows them first and in full.
+    as_in_train : bool
+        Whether ``--help`` lists the others by name and leads to that of ``train``.
 
     Raises
     ------
@@ -433,6 +453,12 @@ def options_of(
     if repeated := {flag for flag in flags if flags.count(flag) > 1}:
         raise ValueError(f"{model.__name__} makes the option {', '.join(sorted(repeated))} twice")
     ours = dict(defaults or {})
+    by_field = {option.place[-1]: option.flag for option in options}
+
+    def panel(option: _Option) -> str | None:
+        if option.place[-1] in first:
+            return None
+        return AS_IN_TRAIN if as_in_train else option.panel
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         _, *own = inspect.signature(command, eval_str=True).parameters.values()
@@ -441,7 +467,9 @@ def options_of(
                 option.parameter,
                 inspect.Parameter.KEYWORD_ONLY,
                 default=None,
-                annotation=option.annotation(ours.get(option.place[0], option.field.get_default())),
+                annotation=option.annotation(
+                    ours.get(option.place[0], option.field.get_default()), by_field, panel(option)
+                ),
             )
             for option in options
         ]
@@ -506,9 +534,9 @@ def _options(
 
 
 def _panel(model: type[BaseModel], name: str) -> str | None:
-    """Return the section of a model that has a field; None where the model has no sections."""
+    """Return the heading of the section of a model that has a field; None where the model has no sections."""
     section = [cls for cls in model.__mro__ if issubclass(cls, BaseModel) and name in cls.model_fields][-1]
-    return None if section is model else section.__name__.removesuffix("Settings").removesuffix("Request")
+    return None if section is model else str(section.__dict__.get("heading", _FURTHER))
 
 
 def _without_none(annotation: Any) -> Any:

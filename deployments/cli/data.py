@@ -1,4 +1,4 @@
-"""``unitball datasets``, ``ingest`` and ``schema``: what rows there are, and bringing rows in."""
+"""``unitball datasets``, ``ingest`` and ``schema``: listing, importing and describing rows."""
 
 from __future__ import annotations
 
@@ -41,8 +41,10 @@ _COUNTS = ("read", "kept", "incomplete", "outside", "clipped", "dropped", "null"
 @app.command(epilog='Example: unitball datasets digits --sql "SELECT label, count(*) FROM train GROUP BY label"')
 @answered
 def datasets(
-    name: Annotated[str | None, typer.Argument(help="One data set; all if left out.")] = None,
-    sql: Annotated[str | None, typer.Option(help="DuckDB SQL over the views train and test; public sets only.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Data set. Default: all.")] = None,
+    sql: Annotated[
+        str | None, typer.Option(help="DuckDB SQL over the views train and test (public data only).")
+    ] = None,
 ) -> Answer:
     """List the data sets, or query a public one in SQL."""
     from tasks.datasets.registration import describe_datasets, ensure_registered, query
@@ -80,6 +82,7 @@ def datasets(
     IngestRequest,
     without=["name", "visibility", "test_path", "people", "columns"],
     named={"schema_path": "--schema", "parties": "--party"},
+    first=["account", "epsilon_cap", "delta_cap"],
 )
 @answered
 def ingest(
@@ -89,7 +92,7 @@ def ingest(
         bool, typer.Option("--private/--public", help=IngestRequest.model_fields["visibility"].description)
     ] = True,
 ) -> Answer:
-    """Bring rows in: validated, stored, registered under an account."""
+    """Import, validate and register rows under an account."""
     from tasks.datasets import registration
     from tasks.datasets.horizons import rows_left_out, rows_there_before
     from tasks.datasets.schedules import schedules_of
@@ -118,14 +121,10 @@ def ingest(
     if (waiting := rows_left_out(name, reference)) is not None:
         night, rows = waiting
         which = f"night {night} of the horizon" if night else "no night of the horizon: nobody is new"
-        lines.append(f"{which}; {rows} new rows of people who came before are in no night yet (for you alone to know)")
+        lines.append(f"{which}; {rows} new rows of people who came before are in no night yet (private to you)")
     if (compared := rows_there_before(name, reference)) is not None:
         night, rows, before = compared
-        came = (
-            f"{before} of which were there before (for you alone to know)"
-            if before
-            else "none of which was there before"
-        )
+        came = f"{before} of which were there before (private to you)" if before else "none of which was there before"
         lines.append(f"night {night} of the horizon: {rows} new rows, {came}" if night else _NO_NIGHT)
     lines += [
         f"a new version starts federated-training/{schedule.full_name} where it is served: "
@@ -148,7 +147,7 @@ def _accounted(report: IngestionReport, reference: DatasetRef, group_size: int) 
 
     for part, counts in report.counts.items():
         yield f"rows of {part}: " + ", ".join(f"{counts[what]} {what}" for what in _COUNTS)
-    yours = " (for you alone to know)" if reference.visibility is Visibility.PRIVATE else ""
+    yours = " (private to you)" if reference.visibility is Visibility.PRIVATE else ""
     for file, rows in report.taken.items():
         use = "be measured" if file == TEST else "train"
         yield (
@@ -164,13 +163,13 @@ def _accounted(report: IngestionReport, reference: DatasetRef, group_size: int) 
     elif overlap.rows and overlap.largest_group <= group_size:
         yield (
             f"duplicates: {overlap.rows} rows are equal to an earlier one, up to {overlap.largest_group} alike: within "
-            f"the {group_size} rows a person that the account protects"
+            f"the {group_size} rows per person that the account protects"
         )
     elif overlap.rows:
         yield (
             f"duplicates: {overlap.rows} rows are equal to an earlier one, up to {overlap.largest_group} alike. If "
-            f"they are one person's, what protects a row does not protect the person: open the account with "
-            f"--group-size {overlap.largest_group}; a run then costs what {overlap.largest_group} rows do"
+            f"they belong to one person, the guarantee of a row does not cover the person: open the account with "
+            f"--group-size {overlap.largest_group}; a run is then charged for {overlap.largest_group} rows"
         )
     else:
         yield "duplicates: none"
@@ -187,51 +186,52 @@ schema = group_of("schema")
 @partial(answered, rooted=False)
 def draft(
     terms: AccountRequest,
-    rows: Annotated[Path, typer.Argument(help="CSV or Parquet; no value of it is read unless --public says so.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The YAML file to write.")],
+    rows: Annotated[Path, typer.Argument(help="CSV or Parquet. Only the header is read, unless --public.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="YAML file to write.")],
     header: Annotated[
         bool, typer.Option("--header/--no-header", help="Whether the first line names the columns.")
     ] = True,
     decimal: Annotated[str, typer.Option(help="Decimal mark of the file's numbers: a point or a comma.")] = ".",
-    missing: Annotated[
-        str, typer.Option(help="How missing cells are written, besides nothing at all: NA,unknown.")
-    ] = "",
+    missing: Annotated[str, typer.Option(help="Texts of missing cells, in addition to empty ones: NA,unknown.")] = "",
     numeric: Annotated[str, typer.Option(help="Columns that are numbers: age,income.")] = "",
     categories: Annotated[str, typer.Option(help="Columns that are categories: ward,city.")] = "",
     person: Annotated[
-        str | None, typer.Option(help="Column that says whose each row is, where people have several.")
+        str | None, typer.Option(help="Column that names the person, if people have several rows.")
     ] = None,
     public: Annotated[
-        bool, typer.Option("--public", help="The rows are public: read them, and propose what they suggest.")
+        bool, typer.Option("--public", help="Rows are public: read them and propose types and ranges.")
     ] = False,
     range_epsilon: Annotated[
         float | None,
-        typer.Option(help="Draw ranges and values of these columns privately: epsilon in all, charged to the account."),
+        typer.Option(help="Find ranges and values by charged releases of this total epsilon."),
     ] = None,
     range_delta: Annotated[
         float | None,
-        typer.Option(help="The delta that lists of values spend for good; a hundredth of the cap's if empty."),
+        typer.Option(help="Delta spent on lists of values. Default: 1 % of the cap's."),
     ] = None,
     range_fallback: Annotated[
-        str, typer.Option(help="Range of a column where nothing stands out of the noise: LOW,HIGH.")
+        str, typer.Option(help="Range of a column that the noise hides: LOW,HIGH.")
     ] = "-1000,1000",
     root: RootOption = None,
 ) -> Answer:
-    """Write a commented schema from the names of a file's columns; types and ranges are left to fill in."""
+    """Draft a schema from a file's column names; you fill in types and ranges."""
     from storage.columns.declarations import declared_range
     from tasks.datasets.drafts import draft_schema, fill_draft
 
     numbers, texts, account = _names(numeric), _names(categories), terms.account or output.stem
     paid = [f"--{name.replace('_', '-')}" for name in AccountRequest.model_fields]
     refuse_without(
-        [*paid, "--range-delta", "--range-fallback"], "--range-epsilon", "is of ranges that are drawn privately"
+        [*paid, "--range-delta", "--range-fallback"], "--range-epsilon", "applies to private releases of ranges"
     )
     if both := [name for name in numbers if name in texts]:
-        raise InputError(f"column {both[0]!r} is named by --numeric and by --categories; it can be one of both")
+        raise InputError(f"column {both[0]!r} is named by --numeric and by --categories; name it in one of them")
     if range_epsilon is not None and not (numbers or texts):
-        raise InputError("--range-epsilon draws ranges and values: name the columns with --numeric and --categories")
+        raise InputError("--range-epsilon needs columns: name them with --numeric and --categories")
     if range_epsilon is not None and public:
-        raise InputError("--public reads rows that are public, and --range-epsilon draws from private ones")
+        raise InputError(
+            "--public and --range-epsilon are both given: use --public for public rows, --range-epsilon "
+            "for private rows"
+        )
     fallback = declared_range("--range-fallback", range_fallback.split(","))
     columns = draft_schema(
         require_readable(rows, "rows"),

@@ -43,39 +43,40 @@ _BARS, _WIDTH = " ▁▂▃▄▅▆▇█", 20
     IngestRequest,
     without=["name", "visibility", "test_path", "people", "columns"],
     named={"schema_path": "--schema", "parties": "--party"},
+    first=["account", "epsilon_cap", "delta_cap"],
 )
 @answered
 def describe(
     request: IngestRequest,
-    name: Annotated[str, typer.Argument(metavar="DATASET", help="A registered data set, or a new one with --path.")],
+    name: Annotated[str, typer.Argument(metavar="DATASET", help="Registered data set, or a new one with --path.")],
     epsilon: Annotated[
         float | None,
-        typer.Option(help="Epsilon of the release, per row or person. Without it private rows are priced at 0.2."),
+        typer.Option(help="Epsilon of the release. Without it the command prints the price of 0.2."),
     ] = None,
     delta: Annotated[
-        float | None, typer.Option(help="At which epsilon is; if empty, 105/128 of the cap's, 1e-5 on public rows.")
+        float | None, typer.Option(help="Delta of the release. Default: 82 % of the cap's; 1e-5 on public rows.")
     ] = None,
     trust: Annotated[
-        str | None, typer.Option(help="Trust model of several parties' own files (local, secagg, central).")
+        str | None, typer.Option(help="Trust model, if parties have own files: local, secagg, central.")
     ] = None,
-    version: Annotated[str | None, typer.Option(help="A version of the data set; the newest if empty.")] = None,
+    version: Annotated[str | None, typer.Option(help="Version of the data set. Default: the newest.")] = None,
     against: Annotated[
-        str | None, typer.Option(help="Another version, whose release is paid, to compare shares with.")
+        str | None, typer.Option(help="Earlier version, described before, to compare shares with.")
     ] = None,
-    plan: Annotated[bool, typer.Option("--plan", help="Say what it would cost; nothing is charged.")] = False,
-    plot: Annotated[Path | None, typer.Option(help="Write the histograms as a figure (PNG) too.")] = None,
+    plan: Annotated[bool, typer.Option("--plan", help="Print the price; charge nothing.")] = False,
+    plot: Annotated[Path | None, typer.Option(help="Also write the histograms as a figure (PNG).")] = None,
     private: Annotated[
         bool, typer.Option("--private/--public", help=IngestRequest.model_fields["visibility"].description)
     ] = True,
     yes: YesOption = False,
 ) -> Answer:
-    """Release histograms, quartiles, means, missing shares and class balance of a table, each with its margin."""
+    """Release histograms, quartiles, means and class balance, with margins."""
     from tasks.datasets.registration import ensure_registered
     from tasks.release import column_counts, descriptions
 
     refuse_beside("--plan", "charges nothing and reads no row", ["--plot", "--against", "--yes"])
     if plot is not None and plot.exists():
-        raise InputError(f"{plot} exists; name another file, or remove it first")
+        raise InputError(f"{plot} exists: give another file name, or remove it first")
     _bring_in(request.model_copy(update={"name": name}), private=private)
     ensure_registered(name)
     planned = column_counts.plan_counts(column_counts.version_of(name, version), epsilon, delta=delta, trust=trust)
@@ -100,12 +101,12 @@ def describe(
 
 
 def _bring_in(request: IngestRequest, *, private: bool) -> None:
-    """Bring rows in that come with the command, as `unitball ingest` does."""
+    """Ingest rows that are given with the command, as `unitball ingest` does."""
     of_rows = [option for option in given_options() if option not in _OWN]
     if request.path is None and not request.parties:
         if of_rows:
             raise InputError(
-                f"{', '.join(of_rows)} is of rows that are brought in: give --path or --party too, or leave it out"
+                f"{', '.join(of_rows)} applies to rows that are ingested: add --path or --party, or omit it"
             )
         return
     from tasks.datasets.registration import ingest

@@ -20,8 +20,8 @@ from deployments.cli.stopping import watching
 
 app = Application(
     name="unitball",
-    help="Differentially private training over several parties, with proofs, budgets and audits.",
-    epilog="What the words mean (epsilon, account, release, night, …): docs/glossary.md",
+    help="Train and evaluate models with differential privacy, on one budget per population.",
+    epilog="Glossary (epsilon, account, release, night, …): docs/glossary.md",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
@@ -38,7 +38,7 @@ def _print_version(asked: bool) -> None:
 @app.callback()
 def _whole(
     version: Annotated[
-        bool, typer.Option("--version", help="Show the version and leave.", callback=_print_version, is_eager=True)
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
     pass
@@ -57,113 +57,111 @@ _COMMANDS = (
     _Command(
         "train",
         "deployments.cli.training",
-        "Train one model over the parties' rows, charge what it costs, evaluate and log it.",
+        "Train, charge, evaluate and log one model.",
     ),
     _Command(
         "compare",
         "deployments.cli.training",
-        "Train several algorithms on one data set at one budget and show them side by side.",
+        "Train several algorithms on one data set and compare them.",
     ),
     _Command(
         "frontier",
         "deployments.cli.experiments",
-        "Draw accuracy against epsilon: the recommended system, the papers' and training without privacy. Public sets.",
+        "Plot accuracy against epsilon for several algorithms (public data only).",
     ),
     _Command(
         "sweep",
         "deployments.cli.experiments",
-        "Run a grid over any parameters: in parallel, each point once, failures recorded.",
+        "Run a grid of parameters in parallel; record failures.",
     ),
     _Command(
         "reproduce",
         "deployments.cli.experiments",
-        "Redraw a paper's figure or table from runs of this code, beside what the paper claims.",
+        "Reproduce a paper's figure or table, next to the paper's claim.",
     ),
     _Command(
         "report",
         "deployments.cli.experiments",
-        "Write one self-contained HTML page for each experiment, from its stored results.",
+        "Write an HTML page per experiment from its stored results.",
     ),
     _Command(
         "results",
         "deployments.cli.results",
-        "Query the results in SQL (DuckDB); a query sees these views and no file.",
+        "Query results in SQL (DuckDB); a query can read only these views.",
     ),
-    _Command("ingest", "deployments.cli.data", "Bring rows in: validated, stored, registered under an account."),
+    _Command("ingest", "deployments.cli.data", "Import, validate and register rows under an account."),
     _Command(
         "describe",
         "deployments.cli.describing",
-        "Release histograms, quartiles, means, missing shares and class balance of a table, each with its margin.",
+        "Release histograms, quartiles, means and class balance, with margins.",
     ),
     _Command("datasets", "deployments.cli.data", "List the data sets, or query a public one in SQL."),
-    _Command("schema", "deployments.cli.data", "Draft a table's schema, and check it against the rows.", group=True),
+    _Command("schema", "deployments.cli.data", "Draft a table's schema, or check it against the rows.", group=True),
     _Command(
         "predict",
         "deployments.cli.results",
-        "Predict each row of a file; rows that the schema refuses get a reason instead of a prediction.",
+        "Predict each row of a file; rows outside the schema get a reason.",
     ),
-    _Command("model", "deployments.cli.results", "Registered models.", group=True),
+    _Command("model", "deployments.cli.results", "Show, compare, promote and export models.", group=True),
     _Command(
         "budget",
         "deployments.cli.services",
-        "Show what is left, the cap (what is guaranteed) and what was charged, for each party or for all accounts.",
+        "Show the remaining budget, the cap and all charges.",
     ),
     _Command(
         "algorithms",
         "deployments.cli.results",
-        "List the algorithms: name, kind, trust, what is proved, what is claimed, source.",
+        "List algorithms with trust models, proofs and papers' claims.",
     ),
     _Command(
         "audit",
         "deployments.cli.experiments",
-        "Bound epsilon from below: run the training code many times on synthetic data sets that differ in one row.",
+        "Measure a lower bound on epsilon by running the code many times.",
     ),
     _Command(
         "export",
         "deployments.cli.services",
-        "Write a run's releases, charges, proof, audit verdict and package versions as one signed archive.",
+        "Write a run's releases, charges and proof as one signed archive.",
     ),
     _Command(
         "verify",
         "deployments.cli.services",
-        "Check an export: digests, identities, guarantees, prices, epsilon; exit code 1 where something fails.",
+        "Check an exported archive; exit code 1 if a check fails.",
     ),
     _Command(
         "schedule",
         "deployments.cli.schedules",
-        "Set one of a data set's schedules, change, pause or remove it; `unitball serve` follows within seconds.",
+        "Create, change, pause or remove a schedule of a data set.",
     ),
     _Command(
         "schedules",
         "deployments.cli.schedules",
-        "List the schedules of all data sets: their next dates, and what they will cost until the cap.",
+        "List all schedules with next dates and projected cost.",
     ),
     _Command(
         "serve",
         "deployments.cli.services",
-        "Serve Prefect, MLflow and the deployed flows on this machine until Ctrl-C.",
+        "Serve Prefect, MLflow and the flows until Ctrl-C.",
     ),
-    _Command("secret", "deployments.cli.services", "The secret of a root's Prefect and MLflow servers.", group=True),
+    _Command("secret", "deployments.cli.services", "Manage the secrets of Prefect's and MLflow's servers.", group=True),
     _Command(
         "doctor",
         "deployments.cli.services",
-        "Check permissions, keys, ledger, marks, releases, data sets, left-overs, formats and disk; exit 0 if well.",
+        "Check the root: keys, ledger, releases, disk; exit 0 if healthy.",
     ),
-    _Command("ledger", "deployments.cli.services", "Restore a root's privacy ledger from a back-up.", group=True),
+    _Command("ledger", "deployments.cli.services", "Accept a ledger that was restored from a back-up.", group=True),
     _Command(
         "federate",
         "deployments.cli.parties",
-        "Train one model over separate parties: all reserve, all commit, no row leaves its party; log the model.",
+        "Train one model over separate parties (two-phase charging).",
     ),
     _Command(
         "party",
         "deployments.cli.parties",
-        "Act as a separate party: with rows, user, root, secrets and account of its own.",
+        "Run one party of a federation, with its own root and account.",
         group=True,
     ),
-    _Command(
-        "dask", "deployments.cli.services", "Machines for sweeps and for the tasks of a run (extra: dask).", group=True
-    ),
+    _Command("dask", "deployments.cli.services", "Start a Dask scheduler or worker (extra: dask).", group=True),
 )
 
 
@@ -213,6 +211,9 @@ def explain(error: BaseException) -> tuple[int, str]:
     Nothing of the program is imported before something has gone wrong.
     """
     if isinstance(error, _UsageError):
+        if not error.format_message():
+            # No argument at all: the help was printed.
+            return BAD_INPUT, ""
         where = f" (see: {error.ctx.command_path} --help)" if error.ctx else ""
         return BAD_INPUT, f"{printable(error.format_message().replace('Value error, ', ''))}{where}"
     if isinstance(error, (typer.Abort, KeyboardInterrupt)):
@@ -359,7 +360,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     from tasks.runtime import standing
 
                     line = f"{line}; {standing.stands()}"
-                sys.stderr.write(f"unitball: {line}\n")
+                if line:
+                    sys.stderr.write(f"unitball: {line}\n")
         except BaseException:
             if not watch.stopped:
                 raise

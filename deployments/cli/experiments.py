@@ -39,7 +39,9 @@ if TYPE_CHECKING:
     from dpalgos.audit.experiment import AuditOptions, BoundReport
     from tasks.experiments.records import Experiment
 
-_Workers = Annotated[int | None, typer.Option(min=1, help="Points at once; if empty as specified, or by the machine.")]
+_Workers = Annotated[
+    int | None, typer.Option(min=1, help="Parallel runs. Default: the specification's, else by the machine's cores.")
+]
 
 # A terminal holds no more; the page has them all.
 _COLUMNS = 8
@@ -54,10 +56,10 @@ def sweep(
     specification: Annotated[Path, typer.Argument(help="YAML: name, set, grid (see docs/reproduction.md).")],
     workers: _Workers = None,
     dask: DaskOption = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the points and run none.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs; run nothing.")] = False,
     yes: YesOption = False,
 ) -> Answer:
-    """Run a grid over any parameters: in parallel, each point once, failures recorded."""
+    """Run a grid of parameters in parallel; record failures."""
     from tasks.datasets.registration import ensure_registered, find_dataset
     from tasks.experiments.specifications import SweepSpec, load
 
@@ -122,6 +124,7 @@ def _agree(configs: Sequence[TrainingConfig], *, yes: bool) -> list[str]:
         "trainer",
         "aggregation",
         "features",
+        "aim",
         "public_dataset",
         "epsilon",
         "seed",
@@ -136,23 +139,26 @@ def _agree(configs: Sequence[TrainingConfig], *, yes: bool) -> list[str]:
         "secure",
         "sizes",
     ],
+    first=["dataset", "delta", "trust", "parties"],
+    as_in_train=True,
 )
 @answered
 def frontier(
     config: TrainingConfig,
-    algorithms: Annotated[str, typer.Option(help="Named systems, separated by commas.")] = _FRONTIER,
-    epsilons: Annotated[str, typer.Option(help="Budgets, separated by commas.")] = "0.1,0.3,1,3,8",
-    seeds: Annotated[int, typer.Option(min=1, max=1000, help="Seeds of noise and partition, from 0.")] = 3,
-    out: Annotated[Path | None, typer.Option(help="Write the files here; default under the root.")] = None,
+    algorithms: Annotated[str, typer.Option(help="Algorithms, separated by commas.")] = _FRONTIER,
+    epsilons: Annotated[str, typer.Option(help="Values of epsilon, separated by commas.")] = "0.1,0.3,1,3,8",
+    seeds: Annotated[int, typer.Option(min=1, max=1000, help="Number of seeds (noise and partition), from 0.")] = 3,
+    out: Annotated[Path | None, typer.Option(help="Folder for the files. Default: under the root.")] = None,
     workers: _Workers = None,
 ) -> Answer:
-    """Draw accuracy against epsilon: the recommended system, the papers' and training without privacy. Public sets."""
+    """Plot accuracy against epsilon for several algorithms (public data only)."""
     from tasks.datasets.registration import ensure_registered, find_dataset
 
     ensure_registered(config.dataset)
     if find_dataset(config.dataset).private:
         raise RefusedError(
-            f"{config.dataset} is private, and a frontier is many runs with public seeds; draw it on a public set"
+            f"{config.dataset} is private; a frontier consists of many runs with public seeds and needs a "
+            f"public data set"
         )
     budgets = _numbers(epsilons)
     with running(f"frontier of {config.dataset}", stages=["points"]):
@@ -173,32 +179,32 @@ def _numbers(text: str) -> list[float]:
     try:
         numbers = [float(part) for part in text.split(",")]
     except ValueError:
-        raise ParameterError(f"--epsilons is {text!r}; give numbers separated by commas, as 0.1,1,3") from None
+        raise ParameterError(f"--epsilons is {text!r}; give numbers separated by commas, for example 0.1,1,3") from None
     if not all(0 < number <= 1000 for number in numbers) or len(set(numbers)) < len(numbers):
-        raise ParameterError(f"--epsilons is {text!r}; each is above 0 and at most 1000, and there once")
+        raise ParameterError(f"--epsilons is {text!r}; each number must be above 0, at most 1000, and given once")
     return numbers
 
 
 @app.command(epilog="Example: unitball reproduce wang2024-fig3  ·  unitball reproduce --list")
 @answered
 def reproduce(
-    name: Annotated[str | None, typer.Argument(help="A figure or table (unitball reproduce --list).")] = None,
+    name: Annotated[str | None, typer.Argument(help="Figure or table (unitball reproduce --list).")] = None,
     every: Annotated[
         bool, typer.Option("--list", help="List the figures and tables with the files they need.")
     ] = False,
     scale: Annotated[str, typer.Option(help="quick: bundled data, about a minute; full: the paper's data.")] = "quick",
-    dataset: Annotated[str | None, typer.Option(help="One of its data sets, or any registered one instead.")] = None,
-    path: Annotated[Path | None, typer.Option(help="The set's files, or a folder that holds several sets'.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Write the files here; default under the root.")] = None,
+    dataset: Annotated[str | None, typer.Option(help="Data set to use instead of the paper's.")] = None,
+    path: Annotated[Path | None, typer.Option(help="Files of the data set, or the folder of several.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the files. Default: under the root.")] = None,
     workers: _Workers = None,
     dask: DaskOption = None,
 ) -> Answer:
-    """Redraw a paper's figure or table from runs of this code, beside what the paper claims."""
+    """Reproduce a paper's figure or table, next to the paper's claim."""
     from flows.specs import load_reproduction
 
     refuse_beside("--list", "lists all figures and tables")
     if every and name is not None:
-        raise ParameterError(f"--list lists all figures and tables: leave {name} out, or --list")
+        raise ParameterError(f"--list lists all figures and tables and takes no name (got {name}): omit one of them")
     if every:
         return _known()
     if name is None:
@@ -277,18 +283,18 @@ def _shown(experiment: Experiment) -> Iterator[RenderableType]:
 @app.command(epilog="Example: unitball report wang2024-fig3-quick --out fig3.html")
 @answered
 def report(
-    name: Annotated[str | None, typer.Argument(help="An experiment that was run; all if left out.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Write the one page here; default beside its rows.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Experiment that was run. Default: all.")] = None,
+    out: Annotated[Path | None, typer.Option(help="File to write. Default: next to the experiment's results.")] = None,
 ) -> Answer:
-    """Write one self-contained HTML page for each experiment, from its stored results."""
+    """Write an HTML page per experiment from its stored results."""
     from tasks.experiments.pages import page
     from tasks.experiments.records import load_experiment, stored_experiments
 
     chosen = [name] if name is not None else stored_experiments()
     if not chosen:
-        raise InputError("no experiment was run in this root yet: unitball reproduce --list")
+        raise InputError("this root holds no experiment yet: run one (unitball reproduce --list)")
     if out is not None and name is None:
-        raise ParameterError("--out is for one page: name the experiment")
+        raise ParameterError("--out takes one page: name the experiment")
     places = {}
     for one in chosen:
         experiment, drawing, folder = load_experiment(one)
@@ -455,76 +461,74 @@ def _number(value: object) -> str:
 @app.command(epilog="Example: unitball audit wishart-svm --trials 200")
 @answered
 def audit(
-    name: Annotated[
-        str | None, typer.Argument(help="A registered system, or else a projection, trainer or evaluator.")
-    ] = None,
+    name: Annotated[str | None, typer.Argument(help="System, projection, trainer or evaluator.")] = None,
     every: Annotated[
-        bool, typer.Option("--all", help="Audit everything that draws noise; finished audits are not repeated.")
+        bool, typer.Option("--all", help="Audit everything that draws noise; finished audits are skipped.")
     ] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="A quarter of the usual runs, or fewer.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Use at most a quarter of the usual runs.")] = False,
     kind: Annotated[
         str | None,
-        typer.Option(
-            help="Which one is meant, if several have the name: systems, projections, trainers or evaluators."
-        ),
+        typer.Option(help="Kind, if several have this name: systems, projections, trainers, evaluators."),
     ] = None,
     epsilon: Annotated[
         float | None,
-        typer.Option(help="Epsilon that it is run at; if empty 1, or one at which its published flaw shows."),
+        typer.Option(help="Epsilon of the audited runs. Default: 1, or one that shows a published flaw."),
     ] = None,
     delta: Annotated[
-        float | None, typer.Option(help="Delta of the bound; if empty 1e-5, or one at which its flaw shows.")
+        float | None, typer.Option(help="Delta of the bound. Default: 1e-5, or one that shows a published flaw.")
     ] = None,
     trials: Annotated[
         int | None,
         typer.Option(
-            help="Runs on each neighbouring data set: some choose the event, the others count it; by cost if empty."
+            help="Runs per neighbouring data set. Some choose the event, the others count it. Default: by cost."
         ),
     ] = None,
     confidence: Annotated[
-        float, typer.Option(help="Confidence of the lower bound; at 0.99 one audit in a hundred errs.")
+        float, typer.Option(help="Confidence of the lower bound: at 0.99 at most 1 % of audits are wrong.")
     ] = 0.99,
     neighbours: Annotated[
-        str | None, typer.Option(help="replace-one or replace-special; if empty the relation of the guarantee.")
+        str | None, typer.Option(help="replace-one or replace-special. Default: the guarantee's relation.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the public noise; the same seed repeats every run.")] = 0,
+    seed: Annotated[int, typer.Option(help="Public seed; an equal seed repeats every run.")] = 0,
     chain: Annotated[
-        bool, typer.Option("--chain", help="Audit everything that a private run shows: files, ledger, numbers, MLflow.")
+        bool, typer.Option("--chain", help="Audit all outputs of a private run: files, ledger, metrics, MLflow.")
     ] = False,
     canaries: Annotated[
-        int | None, typer.Option(help="Audit by one training run with this many synthetic canaries (some hundreds).")
+        int | None, typer.Option(help="Audit one training run with this many synthetic canaries (hundreds).")
     ] = None,
     rows_per_person: Annotated[
-        int | None, typer.Option(min=1, help="With --canaries: each canary is a person of one to this many rows.")
+        int | None, typer.Option(min=1, help="With --canaries: a canary is a person with 1 to this many rows.")
     ] = None,
     dataset: Annotated[
-        str | None, typer.Option(help="Audit on rows of this public data set that differ in a canary.")
+        str | None, typer.Option(help="Audit on this public data set, with and without a canary.")
     ] = None,
     membership: Annotated[
-        str | None, typer.Option(help="Attack models of rows of this public data set: who was in the training set?")
+        str | None, typer.Option(help="Membership inference against models trained on this public data set.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="With --membership: PNG file to write the ROC curve to.")] = None,
+    out: Annotated[Path | None, typer.Option(help="With --membership: PNG file for the ROC curve.")] = None,
 ) -> Answer:
-    """Bound epsilon from below: run the training code many times on synthetic data sets that differ in one row."""
+    """Measure a lower bound on epsilon by running the code many times."""
     from dpalgos.audit.experiment import QUICK, AuditOptions, Effort
     from tasks.datasets.registration import ensure_registered
 
     known = [str(one) for one in RELATIONS]
     if neighbours is not None and neighbours not in known:
-        raise ParameterError(f"--neighbours {neighbours!r} is none of {', '.join(known)}")
+        raise ParameterError(f"--neighbours {neighbours!r} is unknown; give one of {', '.join(known)}")
     if not 0 < confidence < 1:
-        raise ParameterError(f"--confidence is {confidence!r}; it must lie strictly between 0 and 1")
+        raise ParameterError(f"--confidence is {confidence!r}; it must be above 0 and below 1")
     relation = None if neighbours is None else Neighbours(neighbours)
     if every == (name is not None):
         raise ParameterError("give the name of a system or release, or --all")
     chosen = [every, chain, canaries is not None, dataset is not None, membership is not None]
     if sum(chosen) > 1:
-        raise ParameterError("--all, --chain, --canaries, --dataset and --membership are different audits: choose one")
-    refuse_without(["--rows-per-person"], "--canaries", "is of canaries")
-    refuse_without(["--out"], "--membership", "is for its curve")
-    refuse_beside("--quick", "says how many runs there are", ["--trials"])
+        raise ParameterError(
+            "--all, --chain, --canaries, --dataset and --membership are different audits: give one of them"
+        )
+    refuse_without(["--rows-per-person"], "--canaries", "applies to canaries")
+    refuse_without(["--out"], "--membership", "writes the curve of a membership inference")
+    refuse_beside("--quick", "sets the number of runs", ["--trials"])
     for option in ("--all", "--chain", "--canaries", "--dataset", "--membership"):
-        refuse_beside(option, "is of systems, or of all that there is", ["--kind"])
+        refuse_beside(option, "audits systems", ["--kind"])
     options = AuditOptions(
         epsilon=epsilon,
         delta=delta,

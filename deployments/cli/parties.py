@@ -37,10 +37,10 @@ party.command(epilog="Example: unitball party ingest clinic --format csv --party
 )
 
 
-_Dataset = Annotated[str, typer.Argument(help="The party's data set, ingested with one --party NAME=FILE.")]
-_Roster = Annotated[Path, typer.Option(help="YAML: parties: {NAME: FINGERPRINT}, brought by each party itself.")]
+_Dataset = Annotated[str, typer.Argument(help="Data set of this party, ingested with one --party NAME=FILE.")]
+_Roster = Annotated[Path, typer.Option(help="YAML roster: parties: {NAME: FINGERPRINT}, each from its party.")]
 _NOT_HERE = ("seed", "public_dataset", "partition", "partition_seed", "sizes", "rows_per_party")
-_NOR = ("parties", "deadline", "deadline_miss", "tune", "by")
+_NOR = ("parties", "deadline", "deadline_miss", "tune", "by", "counts_of")
 _NOR_YET = ("horizon", "participations", "separation", "expected_rows", "bands")
 
 
@@ -85,9 +85,9 @@ def serve(dataset: _Dataset, roster: _Roster, root: RootOption = None) -> None:
 @answered
 def give_back(
     dataset: _Dataset,
-    run: Annotated[str, typer.Argument(help="A run that was reserved for and never committed (unitball budget).")],
+    run: Annotated[str, typer.Argument(help="Reserved run that was never committed (see unitball budget).")],
 ) -> Answer:
-    """Take back what was reserved for a run whose coordinator does not come back; refused once it was committed."""
+    """Release a stale reservation of a run that was never committed."""
     from tasks.accounts.ledger import open_ledger
     from tasks.datasets.registration import find_dataset
 
@@ -96,21 +96,27 @@ def give_back(
 
 
 @app.command(epilog="Example: unitball federate --roster docs/examples/roster.yaml --dataset study --epsilon 1")
-@options_of(TrainingConfig, without=[*_NOT_HERE, *_NOR, *_NOR_YET], named={"parameters": "--param"})
+@options_of(
+    TrainingConfig,
+    without=[*_NOT_HERE, *_NOR, *_NOR_YET],
+    named={"parameters": "--param"},
+    first=["epsilon", "delta", "algorithm", "trust", "dropouts", "colluders"],
+    as_in_train=True,
+)
 @answered
 def federate(
     config: TrainingConfig,
     roster: _Roster,
-    patience: Annotated[float, typer.Option(min=1, help="Seconds that a party has for an answer.")] = 120.0,
+    patience: Annotated[float, typer.Option(min=1, help="Answer timeout of a party, in seconds.")] = 120.0,
     measure_on: Annotated[
         str | None,
-        typer.Option(help="Public data set here to measure the model on; no party holds out rows then."),
+        typer.Option(help="Public data set for the evaluation; parties then hold out no rows."),
     ] = None,
     yes: YesOption = False,
 ) -> Answer:
-    """Train one model over separate parties: all reserve, all commit, no row leaves its party; log the model."""
+    """Train one model over separate parties (two-phase charging)."""
     if measure_on is not None and not config.evaluation:
-        raise ParameterError("--measure-on says on what the model is measured, and --no-evaluation measures nothing")
+        raise ParameterError("--measure-on and --no-evaluation are both given: omit one of them")
     from tasks.host.engine import keep_quiet
     from tasks.runtime.services import running_servers, use_own_server
 

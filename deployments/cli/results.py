@@ -66,7 +66,7 @@ _MOST_VALUES = 40
 def results(
     sql: Annotated[
         str | None,
-        typer.Argument(help="One SELECT over the views runs, metrics, releases and charges; every run if left out."),
+        typer.Argument(help="One SELECT over the views runs, metrics, releases, charges. Default: all runs."),
     ] = None,
     plot: Annotated[
         Path | None,
@@ -76,7 +76,7 @@ def results(
         ),
     ] = None,
 ) -> Answer:
-    """Query the results in SQL (DuckDB); a query sees these views and no file."""
+    """Query results in SQL (DuckDB); a query can read only these views."""
     from tasks.experiments.results import query_results
 
     records = query_results("SELECT * FROM runs" if sql is None else sql)
@@ -141,7 +141,7 @@ def _plot(records: list[Record], path: Path) -> list[str]:
         If there is nothing to draw, or the file exists.
     """
     if path.exists():
-        raise InputError(f"{path} exists; name another file, or remove it first")
+        raise InputError(f"{path} exists: give another file name, or remove it first")
     if len(records) == 1 and records[0].get("confusion"):
         from tasks.runtime.plots import draw_measured
 
@@ -199,11 +199,11 @@ def _cell(value: object, name: str = "") -> str | None:
 @app.command(epilog="Example: unitball algorithms --kind systems --proved")
 @answered
 def algorithms(
-    kind: Annotated[str | None, typer.Option(help="systems, projections, trainers, evaluators or aggregators.")] = None,
-    proved: Annotated[bool, typer.Option("--proved", help="Only what may run on private rows.")] = False,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print the whole page of guarantees.")] = False,
+    kind: Annotated[str | None, typer.Option(help="systems, projections, trainers, evaluators, aggregators.")] = None,
+    proved: Annotated[bool, typer.Option("--proved", help="List only what may run on private rows.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the page of guarantees as Markdown.")] = False,
 ) -> Answer:
-    """List the algorithms: name, kind, trust, what is proved, what is claimed, source."""
+    """List algorithms with trust models, proofs and papers' claims."""
     from tasks.experiments.registered import describe_all, render
 
     refuse_beside("--markdown", "prints the whole page", ["--kind", "--proved", "--json"])
@@ -241,11 +241,11 @@ _MODEL = "NAME, NAME@champion or NAME/VERSION; a name alone is its newest versio
 def show(
     model: Annotated[str, typer.Argument(help=_MODEL)],
     effects: Annotated[
-        bool, typer.Option("--effects", help="What the model says about each column of its table, instead of the card.")
+        bool, typer.Option("--effects", help="Show the effect of each column instead of the model card.")
     ] = False,
-    plot: Annotated[Path | None, typer.Option(help="With --effects: write them as a figure (PNG) too.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="With --effects: also write a figure (PNG).")] = None,
 ) -> Answer:
-    """Show the model card: trained on what, guaranteed, spent, how good, what is not covered, how to reproduce."""
+    """Show the model card: guarantee, cost, metrics, limits, how to reproduce."""
     from rich.markdown import Markdown
 
     from tasks.tracking.model_versions import find_model
@@ -320,9 +320,9 @@ def effect_lines(found: Effects) -> Iterator[str]:
 @answered
 def onnx(
     model: Annotated[str, typer.Argument(help=_MODEL)],
-    out: Annotated[Path, typer.Option("-o", "--out", help="The file to write.")],
+    out: Annotated[Path, typer.Option("-o", "--out", help="File to write.")],
 ) -> Answer:
-    """Write a model of rows of numbers as an ONNX graph; a table's is refused (extra unitball[onnx])."""
+    """Write a model as an ONNX graph (extra unitball[onnx]); models of tables are refused."""
     from tasks.tracking.lineage import guaranteed
     from tasks.tracking.model_files import load_model
     from tasks.tracking.model_versions import find_model
@@ -344,8 +344,8 @@ def onnx(
 
 @models.command(epilog="Example: unitball model layers docs/examples/encoder.onnx")
 @answered
-def layers(file: Annotated[Path, typer.Argument(help="An ONNX file, as for --features onnx:FILE.")]) -> Answer:
-    """List an ONNX file's input, outputs and layers with shapes, for --features onnx:FILE (extra unitball[onnx])."""
+def layers(file: Annotated[Path, typer.Argument(help="ONNX file, as for --features onnx:FILE.")]) -> Answer:
+    """List an ONNX file's input, outputs and layers with shapes (extra unitball[onnx])."""
     from dpalgos.features.onnx_sessions import listed_layers, shown
     from storage.source import reading
 
@@ -368,10 +368,10 @@ def layers(file: Annotated[Path, typer.Argument(help="An ONNX file, as for --fea
 @models.command(epilog="Example: unitball model record clinic.noisy-gd/3 --digest 9f86d081…")
 @answered
 def record(
-    model: Annotated[str, typer.Argument(help="NAME/VERSION, of another root, or that the ledger has lost.")],
-    digest: Annotated[str, typer.Option(help="SHA-256 of its model.skops, taken where it was made.")],
+    model: Annotated[str, typer.Argument(help="NAME/VERSION of another root, or missing from the ledger.")],
+    digest: Annotated[str, typer.Option(help="SHA-256 of its model.skops, computed where it was trained.")],
 ) -> Answer:
-    """Vouch for a model that this root has not logged, so that it may be loaded; says what is not known of it."""
+    """Register a model of another root, whose file you trust, by its digest."""
     from tasks.tracking.model_files import record_model
     from tasks.tracking.model_versions import find_model
 
@@ -389,9 +389,9 @@ def record(
 @models.command(epilog="Example: unitball model promote digits.noisy-gd/3")
 @answered
 def promote(
-    model: Annotated[str, typer.Argument(help="NAME/VERSION; a name alone is its newest version.")],
+    model: Annotated[str, typer.Argument(help="NAME/VERSION. A name alone means its newest version.")],
 ) -> Answer:
-    """Make a version champion. It has to be proved, within its budget, audited and better than the champion."""
+    """Make a version champion, if it is proved, audited and better than the champion."""
     from tasks.tracking import promotion
     from tasks.tracking.model_versions import find_model
 
@@ -406,14 +406,14 @@ def promote(
 @models.command(epilog="Example: unitball model compare clinic.noisy-gd/3 --epsilon 0.1 --promote")
 @answered
 def compare(
-    model: Annotated[str, typer.Argument(help="NAME/VERSION; a name alone is its newest version.")],
+    model: Annotated[str, typer.Argument(help="NAME/VERSION. A name alone means its newest version.")],
     epsilon: Annotated[
-        float | None, typer.Option(help="Charge this to private held-out rows; not needed on public ones.")
+        float | None, typer.Option(help="Epsilon of the comparison on held-out rows (private data only).")
     ] = None,
-    promote: Annotated[bool, typer.Option("--promote", help="Make it champion where it is better.")] = False,
+    promote: Annotated[bool, typer.Option("--promote", help="Make the version champion if it is better.")] = False,
     yes: YesOption = False,
 ) -> Answer:
-    """Compare a version with the champion of its name on the same held-out rows."""
+    """Compare a version with the champion on the same held-out rows."""
     from tasks.tracking.champion_comparison import ComparisonRequest, open_comparison
 
     request = ComparisonRequest(model=model, epsilon=epsilon, promote=promote)
@@ -463,9 +463,9 @@ def _agreed_epsilon(comparison: ModelComparison, stated: float | None, *, yes: b
 @models.command(epilog="Example: unitball model rollback clinic.noisy-gd")
 @answered
 def rollback(
-    name: Annotated[str, typer.Argument(help="A registered model.")],
+    name: Annotated[str, typer.Argument(help="Registered model.")],
 ) -> Answer:
-    """Make the version champion again that was before the present one."""
+    """Make the previous champion champion again."""
     from tasks.tracking.promotion import roll_back
 
     version = roll_back(current_root(), name)
@@ -475,10 +475,10 @@ def rollback(
 @models.command(epilog='Example: unitball model withdraw-audits noisy-gd --reason "seed 7 of a broken build"')
 @answered
 def withdraw_audits(
-    algorithm: Annotated[str, typer.Argument(help="A registered system.")],
-    reason: Annotated[str, typer.Option(help="Why the finding was an error; it stays on record.")],
+    algorithm: Annotated[str, typer.Argument(help="Registered algorithm.")],
+    reason: Annotated[str, typer.Option(help="Why the audit was an error; recorded.")],
 ) -> Answer:
-    """Take back what audits have refuted of an algorithm; its models may be champion after another audit."""
+    """Withdraw a failed audit of an algorithm that was an error."""
     from tasks.tracking.audits import withdraw_audits as withdraw
 
     freed = withdraw(current_root(), algorithm, reason)
@@ -497,29 +497,27 @@ def predict(
     source: Annotated[
         Path,
         typer.Option(
-            "--input", help="CSV or Parquet with the table's columns; of pictures a folder, or a table of paths."
+            "--input", help="CSV or Parquet with the table's columns. For images a folder or a table of paths."
         ),
     ],
-    output: Annotated[Path, typer.Option(help="Parquet file to write, readable by you alone.")],
-    id_column: Annotated[str | None, typer.Option("--id", help="A column of the input that is kept.")] = None,
+    output: Annotated[Path, typer.Option(help="Parquet file to write, readable only by you.")],
+    id_column: Annotated[str | None, typer.Option("--id", help="Input column to copy.")] = None,
     threshold: Annotated[
         float | None,
-        typer.Option(min=0, max=1, help="Probability from which on the positive class is predicted."),
+        typer.Option(min=0, max=1, help="Decision threshold of the positive class (a probability)."),
     ] = None,
     interval: Annotated[
         float | None,
         typer.Option(
-            help="Coverage, such as 0.9: add an interval that holds the number with this probability (numeric labels).",
+            help="Add prediction intervals of this coverage, such as 0.9 (numeric labels).",
         ),
     ] = None,
     sets: Annotated[
         float | None,
-        typer.Option(
-            "--set", help="Coverage, such as 0.9: add the set of classes that holds the class with this probability."
-        ),
+        typer.Option("--set", help="Add prediction sets of this coverage, such as 0.9 (classes)."),
     ] = None,
 ) -> Answer:
-    """Predict each row of a file; rows that the schema refuses get a reason instead of a prediction."""
+    """Predict each row of a file; rows outside the schema get a reason."""
     from tasks.tracking.decisions import decision_of
     from tasks.tracking.flavor import Covering, predict_file, promised_by
     from tasks.tracking.lineage import guaranteed, trained_on_people

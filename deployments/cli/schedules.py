@@ -1,4 +1,4 @@
-"""``unitball schedule`` and ``schedules``: what starts a run on a day or with a new version."""
+"""``unitball schedule`` and ``schedules``: runs at a time, or for each new version."""
 
 from __future__ import annotations
 
@@ -38,45 +38,48 @@ _FOLLOWED = "`unitball serve` follows within seconds where it runs, and otherwis
 
 
 @app.command(epilog="Example: unitball schedule digits --nightly --epsilon 0.05")
-@options_of(TrainingConfig, without=["dataset"], named={"parameters": "--param"})
+@options_of(
+    TrainingConfig,
+    without=["dataset"],
+    named={"parameters": "--param"},
+    first=["algorithm", "epsilon", "delta"],
+    as_in_train=True,
+)
 @answered
 def schedule(
     config: TrainingConfig,
-    dataset: Annotated[str, typer.Argument(help="A registered data set.")],
+    dataset: Annotated[str, typer.Argument(help="Registered data set.")],
     name: Annotated[
         str | None,
         typer.Option(
             "--name",
-            help="Which of the data set's schedules; if empty `nightly`, `cron`, `on-new-version` or `scoring`, by "
-            "what starts it.",
+            help="Name of the schedule. Default: nightly, cron, on-new-version or scoring, by its trigger.",
         ),
     ] = None,
-    nightly: Annotated[bool, typer.Option("--nightly", help="Every night at 03:00.")] = False,
-    cron: Annotated[str | None, typer.Option(help="When, as five fields of cron.")] = None,
+    nightly: Annotated[bool, typer.Option("--nightly", help="Run every night at 03:00.")] = False,
+    cron: Annotated[str | None, typer.Option(help="Cron expression of five fields: '0 3 * * *'.")] = None,
     timezone: Annotated[str, typer.Option(help="Time zone of --nightly and --cron.")] = "UTC",
     on_new_version: Annotated[
-        bool, typer.Option("--on-new-version", help="Whenever a new version of the data set is registered.")
+        bool, typer.Option("--on-new-version", help="Run for each new version of the data set.")
     ] = False,
     score_input: Annotated[
-        Path | None, typer.Option(help="Score these rows after each training, by the champion where there is one.")
+        Path | None, typer.Option(help="Score this file after each training, with the champion if there is one.")
     ] = None,
-    score_id: Annotated[str | None, typer.Option(help="A column of --score-input that is kept.")] = None,
+    score_id: Annotated[str | None, typer.Option(help="Column of --score-input to copy.")] = None,
     score_coverage: Annotated[
         float | None,
-        typer.Option(help="Coverage, such as 0.9: add intervals to predicted numbers, or sets to predicted classes."),
+        typer.Option(help="Add prediction intervals or sets of this coverage, such as 0.9."),
     ] = None,
     compare_epsilon: Annotated[
         float | None,
-        typer.Option(help="Charge this to held-out rows, to compare a trained model with the champion."),
+        typer.Option(help="Epsilon of the comparison with the champion, on held-out rows."),
     ] = None,
-    promote: Annotated[
-        bool, typer.Option("--promote", help="A trained model that is better is made champion.")
-    ] = False,
-    pause: Annotated[bool, typer.Option("--pause", help="Let nothing start it until --resume.")] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Let it start again after --pause.")] = False,
-    remove: Annotated[bool, typer.Option("--remove", help="End it.")] = False,
+    promote: Annotated[bool, typer.Option("--promote", help="Make a better model champion.")] = False,
+    pause: Annotated[bool, typer.Option("--pause", help="Pause the schedule.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume the schedule.")] = False,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove the schedule.")] = False,
 ) -> Answer:
-    """Set one of a data set's schedules, change, pause or remove it; `unitball serve` follows within seconds."""
+    """Create, change, pause or remove a schedule of a data set."""
     from deployments.specifications import told
     from tasks.datasets.registration import ensure_registered
     from tasks.datasets.schedules import NIGHTLY, Schedule, full_name, schedules, set_schedule
@@ -86,11 +89,11 @@ def schedule(
     if pause or resume or remove:
         return _managed(dataset, name, pause=pause, resume=resume, remove=remove)
     if nightly and cron is not None:
-        raise ParameterError(f"--nightly is --cron '{NIGHTLY}': give one of them")
+        raise ParameterError(f"--nightly means --cron '{NIGHTLY}': give one of them")
     if not nightly:
-        refuse_without(["--timezone"], "--cron", "is of --nightly and --cron")
+        refuse_without(["--timezone"], "--cron", "applies to --nightly and --cron")
     if name == "":
-        raise ParameterError("--name '' is no name; leave it out for the usual one")
+        raise ParameterError("--name is empty: give a name, or omit it for the default")
     try:
         timing = Schedule(
             name=name or "",
@@ -144,7 +147,7 @@ def schedule(
 @app.command(epilog="Example: unitball schedules")
 @answered
 def schedules() -> Answer:
-    """List the schedules of all data sets: their next dates, and what they will cost until the cap."""
+    """List all schedules with next dates and projected cost."""
     from deployments.specifications import told
     from tasks.datasets.schedules import full_name, sound_schedules
     from tasks.release.forecasts import forecast
@@ -208,9 +211,9 @@ def _managed(dataset: str, name: str | None, *, pause: bool, resume: bool, remov
 
     said = [flag for flag, given in (("--pause", pause), ("--resume", resume), ("--remove", remove)) if given]
     if len(said) > 1:
-        raise ParameterError(f"{' and '.join(said)} are different things: give one of them")
+        raise ParameterError(f"{' and '.join(said)} are both given: give one of them")
     others = {one for one in given_options() if one not in ("--name", "--root", "--json", *said)}
-    refuse_beside(said[0], "is of a schedule as it stands: give it alone, or with --name", others)
+    refuse_beside(said[0], "takes no further options except --name", others)
     if remove:
         called = remove_schedule(dataset, name)
         answer = {"dataset": dataset, "name": called, "schedule": None}

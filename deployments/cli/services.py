@@ -45,7 +45,7 @@ secret = group_of("secret")
 @secret.command(epilog="Example: unitball secret rotate")
 @answered
 def rotate() -> Answer:
-    """Replace the secret; what is being served keeps the old one until it is started again."""
+    """Replace the root's secret; running servers keep the old one until a restart."""
     from tasks.runtime.services import rotate_credentials
 
     path = rotate_credentials(current_root())
@@ -57,10 +57,10 @@ def rotate() -> Answer:
 @secret.command(epilog="Example: unitball secret add anna --reader")
 @answered
 def add(
-    name: Annotated[str, typer.Argument(help="Small letters, digits, - and _.")],
-    reader: Annotated[bool, typer.Option("--reader", help="May see all of MLflow's pages and write nothing.")] = False,
+    name: Annotated[str, typer.Argument(help="Name: small letters, digits, - and _.")],
+    reader: Annotated[bool, typer.Option("--reader", help="Allow reading MLflow's pages, but no writing.")] = False,
 ) -> Answer:
-    """Give somebody a secret of their own for MLflow, or a new one; the root's secret opens everything else."""
+    """Create or replace a person's own secret for MLflow."""
     from deployments.mlflow_server import add_reader
 
     if not reader:
@@ -74,8 +74,8 @@ def add(
 
 @secret.command(epilog="Example: unitball secret remove anna")
 @answered
-def remove(name: Annotated[str, typer.Argument(help="A reader.")]) -> Answer:
-    """Take a reader's secret back; MLflow's server may remember its password for five minutes."""
+def remove(name: Annotated[str, typer.Argument(help="Name of the reader.")]) -> Answer:
+    """Revoke a reader's secret; MLflow may accept it for five more minutes."""
     from deployments.mlflow_server import remove_reader
 
     remove_reader(current_root(), name)
@@ -86,27 +86,29 @@ def remove(name: Annotated[str, typer.Argument(help="A reader.")]) -> Answer:
 def serve(
     prefect_port: Annotated[int, typer.Option(envvar="UNITBALL_PREFECT_PORT", help="Port of Prefect's pages.")] = 4210,
     mlflow_port: Annotated[int, typer.Option(envvar="UNITBALL_MLFLOW_PORT", help="Port of MLflow's pages.")] = 5000,
-    runs: Annotated[int, typer.Option(help="Trainings at once; up to four more runs may wait.")] = 2,
-    prefect_file: Annotated[Path | None, typer.Option(help="Deployments to serve instead of the usual ones.")] = None,
+    runs: Annotated[int, typer.Option(help="Parallel trainings. Up to four further runs may wait.")] = 2,
+    prefect_file: Annotated[
+        Path | None, typer.Option(help="YAML file of deployments. Default: Unitball's own.")
+    ] = None,
     database: Annotated[
         str | None,
         typer.Option(
             envvar="UNITBALL_DATABASE",
-            help="A PostgreSQL server that holds the root's databases from now on: postgresql://user@host/prefix.",
+            help="PostgreSQL server for the root's databases, from now on: postgresql://user@host/prefix.",
         ),
     ] = None,
     runner_only: Annotated[
-        bool, typer.Option("--runner-only", help="Serve the flows alone, on the Prefect that PREFECT_API_URL names.")
+        bool, typer.Option("--runner-only", help="Serve only the flows, on the Prefect server of PREFECT_API_URL.")
     ] = False,
     keep_days: Annotated[
-        int, typer.Option(help="Days that flow runs, cached results and deleted MLflow runs are kept.")
+        int, typer.Option(help="Days to keep flow runs, cached results and deleted MLflow runs.")
     ] = 30,
     systemd_unit: Annotated[
-        bool, typer.Option("--systemd-unit", help="Print a systemd user unit that serves this root, and end.")
+        bool, typer.Option("--systemd-unit", help="Print a systemd user unit for this root and exit.")
     ] = False,
     root: RootOption = None,
 ) -> None:
-    """Serve Prefect, MLflow and the deployed flows on this machine until Ctrl-C."""
+    """Serve Prefect, MLflow and the flows until Ctrl-C."""
     from deployments.serving import DEPLOYMENTS, Serving, run, unit_of
 
     refuse_beside("--systemd-unit", "prints a unit that serves the root as it is without options, for you to edit")
@@ -140,23 +142,21 @@ dask = group_of("dask")
 
 @dask.command(epilog="Example: unitball dask scheduler --host 0.0.0.0")
 def scheduler(
-    host: Annotated[
-        str, typer.Option(help="Address to listen on; another machine needs one it can reach.")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8786,
+    host: Annotated[str, typer.Option(help="Address to listen on. Other machines must reach it.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0: any free port.")] = 8786,
     root: RootOption = None,
 ) -> None:
-    """Start a scheduler that admits only who shows the root's certificate; without a dashboard; until Ctrl-C."""
+    """Run a scheduler until Ctrl-C; clients need the root's certificate."""
     _serve_dask("Scheduler", root, host=host, port=port, dashboard=False)
 
 
 @dask.command(epilog="Example: unitball dask worker tls://10.0.0.1:8786 --threads 4")
 def worker(
-    address: Annotated[str, typer.Argument(help="The scheduler's: tls://HOST:PORT.")],
-    threads: Annotated[int | None, typer.Option(min=1, help="Tasks at once; by the machine.")] = None,
+    address: Annotated[str, typer.Argument(help="Address of the scheduler: tls://HOST:PORT.")],
+    threads: Annotated[int | None, typer.Option(min=1, help="Parallel tasks. Default: by the machine's cores.")] = None,
     root: RootOption = None,
 ) -> None:
-    """Start a worker of a scheduler; it needs the same root (a shared file system); until Ctrl-C."""
+    """Run a worker until Ctrl-C; it needs the same root (shared file system)."""
     from tasks.host.cluster import await_scheduler
 
     use_root(root)
@@ -196,11 +196,11 @@ def doctor(
         bool,
         typer.Option(
             "--clean",
-            help="First remove what killed processes left and damaged releases; make lost fingerprints again.",
+            help="First remove left-overs of killed processes and damaged releases; rebuild lost fingerprints.",
         ),
     ] = False,
 ) -> Answer:
-    """Check permissions, keys, ledger, marks, releases, data sets, left-overs, formats and disk; exit 0 if well."""
+    """Check the root: keys, ledger, releases, disk; exit 0 if healthy."""
     from tasks.runtime.events import Event, announce
     from tasks.upkeep.checks import check_root, sweep_everything
 
@@ -226,13 +226,14 @@ ledger = group_of("ledger")
 @ledger.command(epilog='Example: unitball ledger restore --reason "disk lost, back-up of Monday"')
 @answered
 def restore(
-    reason: Annotated[str, typer.Option(help="Why; recorded.")],
+    reason: Annotated[str, typer.Option(help="Reason; recorded.")],
     epsilon: Annotated[
-        float | None, typer.Option(help="The most that was spent beyond this back-up, where no mark says it.")
+        float | None,
+        typer.Option(help="Upper bound on the epsilon charged since this back-up, if no high-water mark shows it."),
     ] = None,
-    delta: Annotated[float | None, typer.Option(help="The delta of that.")] = None,
+    delta: Annotated[float | None, typer.Option(help="Delta of that bound.")] = None,
 ) -> Answer:
-    """Accept a ledger that is older than its high-water marks: what it lacks is recorded as spent."""
+    """Accept a ledger older than its high-water marks; the gap is recorded as spent."""
     from tasks.accounts.ledger import restore_ledger
 
     accounts = restore_ledger(reason, epsilon, delta)
@@ -248,12 +249,10 @@ _WORDS = {True: coloured("holds", ""), False: coloured("FAILS", "red"), None: co
 @app.command(epilog="Example: unitball export digits.noisy-gd -o run.zip")
 @answered
 def export(
-    run: Annotated[
-        str, typer.Argument(help="A registered model of the run, or the beginning of its key or of its MLflow id.")
-    ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The archive to write.")],
+    run: Annotated[str, typer.Argument(help="Registered model, or the beginning of the run's key or MLflow id.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Archive to write.")],
 ) -> Answer:
-    """Write a run's releases, charges, proof, audit verdict and package versions as one signed archive."""
+    """Write a run's releases, charges and proof as one signed archive."""
     from tasks.exports.archive import export_run
 
     data, key, signer = export_run(run)
@@ -272,10 +271,10 @@ def export(
 @app.command(epilog="Example: unitball verify run.zip")
 @answered
 def verify(
-    archive: Annotated[Path, typer.Argument(help="What unitball export has written.")],
-    signer: Annotated[str | None, typer.Option(help="The fingerprint that its owner has given.")] = None,
+    archive: Annotated[Path, typer.Argument(help="Archive of `unitball export`.")],
+    signer: Annotated[str | None, typer.Option(help="Fingerprint of the expected signer.")] = None,
 ) -> Answer:
-    """Check an export: digests, identities, guarantees, prices, epsilon; exit code 1 where something fails."""
+    """Check an exported archive; exit code 1 if a check fails."""
     from tasks.exports.verifying import verify_confined
 
     report = verify_confined(require_readable(archive, "ARCHIVE"), signer=signer)
@@ -297,26 +296,22 @@ _RECOMMENDED = "unitball"
 @app.command(epilog="Example: unitball budget digits --verify")
 @answered
 def budget(
-    dataset: Annotated[
-        str | None, typer.Argument(help="A registered data set, or an account; all accounts if left out.")
-    ] = None,
+    dataset: Annotated[str | None, typer.Argument(help="Data set or account. Default: all accounts.")] = None,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Check the ledger's hash chain and the stored releases.")
+        bool, typer.Option("--verify", help="Check the ledger's hash chain and all stored releases.")
     ] = False,
     raise_epsilon_cap: Annotated[
         float | None,
-        typer.Option(help="Raise the cap, lower it, or lift a soft limit; recorded for good. The delta stays."),
+        typer.Option(help="New epsilon of the cap, higher or lower; lifts a soft limit. Recorded; delta stays."),
     ] = None,
-    reason: Annotated[str, typer.Option(help="Why the cap is changed; recorded.")] = "",
-    algorithm: Annotated[
-        str, typer.Option(help="System of which the largest run that still fits is named.")
-    ] = _RECOMMENDED,
-    delta: Annotated[float | None, typer.Option(help="Delta of that run; if empty what train takes by itself.")] = None,
+    reason: Annotated[str, typer.Option(help="Reason for the change; recorded.")] = "",
+    algorithm: Annotated[str, typer.Option(help="Show the remaining epsilon for this algorithm.")] = _RECOMMENDED,
+    delta: Annotated[float | None, typer.Option(help="Delta of that run. Default: as for train.")] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Draw spending against caps over time: a .png, or an .html page with a table.")
+        Path | None, typer.Option(help="Draw spending over time: a .png, or an .html page with a table.")
     ] = None,
 ) -> Answer:
-    """Show what is left, the cap (what is guaranteed) and what was charged, for each party or for all accounts."""
+    """Show the remaining budget, the cap and all charges."""
     from tasks.accounts.ledger import change_cap, verify_ledger
     from tasks.accounts.reports import budget_report
     from tasks.accounts.room import OneMore

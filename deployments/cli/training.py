@@ -36,35 +36,35 @@ if TYPE_CHECKING:
     from tasks.tracking.results import RunResult
 
 
+FIRST = ("dataset", "epsilon", "delta", "algorithm", "trust", "parties", "features")
+"""Options that most runs need."""
 DEFAULT_COMPARISON = (
     "unitball,unitball-without-noise,non-private,dpml,dpdr-dpml,fed-dpdr-dpml,fed-dpdr-dpml-published,noisy-gd"
 )
 
 
 @app.command(epilog="Example: unitball train --dataset digits --epsilon 1")
-@options_of(TrainingConfig, named={"parameters": "--param"})
+@options_of(TrainingConfig, named={"parameters": "--param"}, first=FIRST)
 @answered
 def train(
     config: TrainingConfig,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Say what would run and why; run and charge nothing.")
+        bool, typer.Option("--explain", help="Print which steps would run and why; run and charge nothing.")
     ] = False,
-    plan: Annotated[
-        bool, typer.Option("--plan", help="Say what it would ask of this machine and the budget; run nothing.")
-    ] = False,
-    path: Annotated[Path | None, typer.Option(help="Ingest this file or folder on the way.")] = None,
+    plan: Annotated[bool, typer.Option("--plan", help="Estimate time, memory and budget; run nothing.")] = False,
+    path: Annotated[Path | None, typer.Option(help="Ingest this file or folder before training.")] = None,
     format: Annotated[str | None, typer.Option(help="Format of --path.")] = None,
     public: Annotated[bool, typer.Option("--public", help="The rows of --path are public.")] = False,
     yes: YesOption = False,
     dask: DaskOption = None,
 ) -> Answer:
-    """Train one model over the parties' rows, charge what it costs, evaluate and log it."""
+    """Train, charge, evaluate and log one model."""
     if plan and explain:
-        raise ParameterError("--plan says what a run asks for, and --explain what would run: give one of them")
+        raise ParameterError("--plan and --explain are both given: give one of them")
     for option in ("--plan", "--explain"):
         refuse_beside(option, "runs nothing", ["--dask", "--yes"])
     if path is None and (format is not None or public):
-        raise ParameterError("--format and --public speak of rows to ingest on the way: say which with --path")
+        raise ParameterError("--format and --public apply to rows that are ingested: add --path")
     if path is not None:
         _ingest(config.dataset, path, format, public)
     if explain:
@@ -92,14 +92,16 @@ def _ingest(name: str, path: Path, format: str | None, public: bool) -> None:
     TrainingConfig,
     without=["algorithm", "projection", "trainer", "aggregation", "tune"],
     named={"parameters": "--param"},
+    first=FIRST,
+    as_in_train=True,
 )
 @answered
 def compare(
     config: TrainingConfig,
-    algorithms: Annotated[str, typer.Option(help="Named systems, separated by commas.")] = DEFAULT_COMPARISON,
+    algorithms: Annotated[str, typer.Option(help="Algorithms, separated by commas.")] = DEFAULT_COMPARISON,
     yes: YesOption = False,
 ) -> Answer:
-    """Train several algorithms on one data set at one budget and show them side by side."""
+    """Train several algorithms on one data set and compare them."""
     shared = config.model_dump(exclude={"algorithm"})
     configs = [TrainingConfig(algorithm=name, **shared) for name in algorithms.split(",")]
     results = _run(configs, f"comparing on {config.dataset}", yes=yes)

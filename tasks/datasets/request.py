@@ -5,7 +5,7 @@ Names, help and defaults are written here alone; the command line shows what thi
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import BaseModel, Field, PositiveInt
 
@@ -18,25 +18,30 @@ from tasks.planning.configuration import RelationInForce
 
 
 class AccountRequest(BaseModel, frozen=True, extra="forbid"):
-    """What the owner says of the account that pays, where rows are first read for a release."""
+    """The account that pays, as its owner declares it before rows are read for a release."""
+
+    heading: ClassVar[str] = "Account"
 
     account: Annotated[
-        str | None, Field(description="The population whose budget is charged; the data set's name if empty.")
+        str | None, Field(description="Account that pays for releases of these rows. Default: the data set's name.")
     ] = None
-    epsilon_cap: Annotated[float | None, Field(description="The most the account may ever spend.")] = None
-    delta_cap: Annotated[float | None, Field(description="The delta of the cap; below 1/n.")] = None
+    epsilon_cap: Annotated[float | None, Field(description="Cap: the most ε that the account may ever spend.")] = None
+    delta_cap: Annotated[float | None, Field(description="δ of the cap; below 1/n.")] = None
     soft_limit: Annotated[
         float | None,
-        Field(description="Refuse charges above this epsilon, below the cap's, until it is lifted. New accounts only."),
+        Field(
+            description="Refuse charges above this ε until you lift it. It is below the cap's ε, which stays the "
+            "guarantee. New accounts only."
+        ),
     ] = None
     allow_idealised: Annotated[
-        bool, Field(description="Admit algorithms proved in real arithmetic only (idealised numerics).")
+        bool, Field(description="Allow algorithms with idealised numerics. They are proved in real arithmetic only.")
     ] = False
     disjoint_people: Annotated[
-        str, Field(description="Declare that the people are others than before; the reason, which is recorded.")
+        str, Field(description="Declare different people, with the reason. The reason is recorded.")
     ] = ""
     relation: Annotated[RelationInForce | None, Field(description="Neighbouring relation of a new account.")] = None
-    group_size: Annotated[int, Field(description="The largest number of rows of one person.")] = 1
+    group_size: Annotated[int, Field(description="Largest number of rows of one person.")] = 1
 
     def cap(self) -> Cap | None:
         """Return the declared cap.
@@ -56,78 +61,108 @@ class AccountRequest(BaseModel, frozen=True, extra="forbid"):
         return cap
 
 
-class IngestRequest(AccountRequest, frozen=True, extra="forbid"):
-    """What the owner says of rows that come in; see ``unitball ingest --help``."""
+class RowsRequest(BaseModel, frozen=True, extra="forbid"):
+    """What rows are, where no schema says it, and how invalid ones are treated."""
 
-    name: Annotated[str, Field(description="The name the data set will go by.")]
-    format: Annotated[str | None, Field(description="Format of the files; an unknown name lists all.")] = None
-    path: Annotated[Path | None, Field(description="File or folder.")] = None
-    visibility: Annotated[Visibility, Field(description="Private rows need an account and a cap.")] = Visibility.PRIVATE
-    dimension: Annotated[int | None, Field(description="Features a row; declared for private rows.")] = None
+    heading: ClassVar[str] = "Rows"
+
+    dimension: Annotated[int | None, Field(description="Features per row. Required if private.")] = None
     classes: Annotated[
-        tuple[str, ...] | None, Field(description="Class names: --classes=-1,1; declared for private rows.")
+        tuple[str, ...] | None, Field(description="Class names: --classes=-1,1. Required if private.")
     ] = None
     label_range: Annotated[
-        tuple[float, float] | None, Field(description="Range of real labels: --label-range=0,10.")
+        tuple[float, float] | None, Field(description="Range of numeric labels: --label-range=0,10.")
     ] = None
     image_shape: Annotated[
         tuple[PositiveInt, ...] | None,
-        Field(description="Where rows are images, height,width or channels,height,width: --image-shape=16,16."),
+        Field(description="Shape of images: --image-shape=16,16. height,width or channels,height,width."),
     ] = None
-    normalisation: Annotated[str | None, Field(description="Default map for runs on this set.")] = None
-    schema_path: Annotated[
-        Path | None, Field(description="YAML schema for CSV and Parquet: a file, or the name of a bundled one.")
-    ] = None
+    normalisation: Annotated[str | None, Field(description="Default normalisation for runs on this set.")] = None
     on_violation: Annotated[
         OnViolation,
-        Field(description="What becomes of rows outside the schema; dropped private rows stay as null records."),
+        Field(description="How to treat rows outside the schema. Dropped private rows stay as null records."),
     ] = OnViolation.REFUSE
     scaling: Annotated[
-        Scaling | None, Field(description="How a table's numbers are scaled, instead of what its schema says.")
+        Scaling | None, Field(description="How a table's numbers are scaled. Default: the schema's.")
     ] = None
-    parties: Annotated[Mapping[str, Path], Field(description="A party's own file; give one for each.")] = {}
-    test_path: Annotated[Path | None, Field(description="File of test rows.")] = None
-    people: Annotated[People | None, Field(description="Whose rows they are, of rows without a schema.")] = None
-    columns: Annotated[
-        tuple[TableColumn, ...], Field(description="Which features are which column's, of rows without a schema.")
-    ] = ()
+
+
+class PeopleRequest(BaseModel, frozen=True, extra="forbid"):
+    """Which rows belong to one person."""
+
+    heading: ClassVar[str] = "People"
+
     person: Annotated[
-        str | None, Field(description="Column of people, of Parquet without a schema or a table of pictures.")
+        str | None,
+        Field(description="Column that names the person. For Parquet without a schema, or a table of images."),
     ] = None
     person_from: Annotated[
         str | None,
         Field(
-            description="Of pictures: a regular expression of the path with its folders; its one group is the person."
+            description="Regular expression of an image's path. Its one group is the person; the path begins below "
+            "the set's folder."
         ),
     ] = None
     rows_per_person: Annotated[
-        PositiveInt | None, Field(description=f"Rows or pictures of a person that are taken at most; {MOST_ROWS}.")
+        PositiveInt | None, Field(description=f"Maximum rows or images per person. Default: {MOST_ROWS}.")
     ] = None
     namespace: Annotated[
-        str | None, Field(description="What the people's identifiers are, such as a hospital's record numbers.")
+        str | None, Field(description="What the identifiers are. For example the record numbers of one hospital.")
     ] = None
-    side: Annotated[PositiveInt | None, Field(description="Of pictures: pixels of a side they are brought to; 32.")] = (
-        None
-    )
-    pixels: Annotated[Pixels | None, Field(description="Of pictures: what a pixel is; declared for private ones.")] = (
-        None
-    )
-    fit: Annotated[Fit | None, Field(description="Of pictures: cut to the middle square, or padded to one.")] = None
+
+
+class ImagesRequest(BaseModel, frozen=True, extra="forbid"):
+    """How images are read."""
+
+    heading: ClassVar[str] = "Images"
+
+    side: Annotated[
+        PositiveInt | None, Field(description="Side to which images are scaled, in pixels. Default: 32.")
+    ] = None
+    pixels: Annotated[Pixels | None, Field(description="What a pixel is. Required if private.")] = None
+    fit: Annotated[Fit | None, Field(description="Crop to the middle square, or pad to a square.")] = None
     alpha: Annotated[
-        Alpha | None, Field(description="Of pictures: what transparent pixels are laid on; refused if empty.")
+        Alpha | None, Field(description="Background colour behind transparent pixels. Default: refuse such images.")
     ] = None
     palettes: Annotated[
-        Palettes | None, Field(description="Of pictures: whether a palette's colours are taken; refused if empty.")
+        Palettes | None, Field(description="Whether to take a palette's colours. Default: refuse such images.")
     ] = None
+
+
+class LimitsRequest(BaseModel, frozen=True, extra="forbid"):
+    """Bounds on what is read."""
+
+    heading: ClassVar[str] = "Limits"
+
     max_rows: Annotated[
-        PositiveInt | None, Field(description="Largest number of rows of a part; 100 million if empty.")
+        PositiveInt | None, Field(description="Maximum rows per part (train, test). Default: 100 million.")
     ] = None
     max_bytes: Annotated[
         PositiveInt | None,
-        Field(
-            description="Largest size of a file, decompressed, in bytes; 32 times a compressed file's size if empty."
-        ),
+        Field(description="Maximum size of a file in bytes, decompressed. Default: 32 times a compressed file's size."),
     ] = None
+
+
+class IngestRequest(
+    LimitsRequest, ImagesRequest, PeopleRequest, RowsRequest, AccountRequest, frozen=True, extra="forbid"
+):
+    """What the owner says of rows that are ingested; see ``unitball ingest --help``."""
+
+    name: Annotated[str, Field(description="Name of the data set.")]
+    format: Annotated[str | None, Field(description="Format of the files. An unknown name lists all formats.")] = None
+    path: Annotated[Path | None, Field(description="File or folder.")] = None
+    visibility: Annotated[Visibility, Field(description="Whether rows are private. Private rows need a cap.")] = (
+        Visibility.PRIVATE
+    )
+    schema_path: Annotated[
+        Path | None, Field(description="YAML schema for CSV and Parquet: a file, or a bundled one by name.")
+    ] = None
+    parties: Annotated[Mapping[str, Path], Field(description="File of one party: NAME=FILE; repeat for each.")] = {}
+    test_path: Annotated[Path | None, Field(description="File of test rows.")] = None
+    people: Annotated[People | None, Field(description="People of rows without a schema.")] = None
+    columns: Annotated[
+        tuple[TableColumn, ...], Field(description="Which features belong to which column, without a schema.")
+    ] = ()
 
     def declared_people(self) -> People | None:
         """Return what is declared of people outside a schema; the column has no name where the format itself has one.

@@ -38,11 +38,12 @@ _SHARED = (
     "table",
     "relation",
 )
-_NOT_HERE = (
+REFUSED_FIELDS = (
     "seed", "public_dataset", "partition", "partition_seed", "sizes", "rows_per_party", "horizon", "deadline", "tune",
     "counts_of",
     "by",
 )  # fmt: skip
+"""Fields of a configuration that runs over separate parties refuse; ``unitball federate`` has no option for them."""
 
 
 def described(roster: Roster, messages: Sequence[Signed]) -> tuple[Description, ...]:
@@ -195,7 +196,7 @@ def require_carried(config: TrainingConfig) -> None:
         Naming it.
     """
     defaults = TrainingConfig.model_fields
-    given = [name for name in _NOT_HERE if getattr(config, name) != defaults[name].default]
+    given = [name for name in REFUSED_FIELDS if getattr(config, name) != defaults[name].default]
     if config.trust in (None, Trust.CENTRAL):
         given.append(f"trust {config.trust or 'that is not named'}")
     if config.secure.absent:

@@ -9,7 +9,7 @@ import difflib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -173,17 +173,17 @@ def _a_loss(value: object) -> object:
 class SecureSettings(BaseModel, frozen=True, extra="forbid"):
     """The fault model of secure aggregation, and who is lost in the simulation."""
 
-    dropouts: Annotated[int, Field(ge=0, description="secagg: parties that may be lost during the run.")] = 0
-    colluders: Annotated[int, Field(ge=0, description="secagg: parties that may pool what they know.")] = 0
+    dropouts: Annotated[int, Field(ge=0, description="secagg: parties that may drop out during the run.")] = 0
+    colluders: Annotated[int, Field(ge=0, description="secagg: parties that may collude with the server.")] = 0
     absent: Annotated[
         tuple[Annotated[str, Field(pattern=_LOSSES), BeforeValidator(_a_loss)], ...],
         Field(
-            description="secagg, simulated: who is gone from which round on (advertise, share, mask, unmask).",
+            description="secagg: simulated dropouts, PARTY:ROUND. Rounds: advertise, share, mask, unmask.",
             examples=[["2:mask"]],
         ),
     ] = ()
     consistent_survivors: Annotated[
-        bool, Field(description="secagg: assume that the server shows every party the same survivors.")
+        bool, Field(description="secagg: the server tells all parties the same survivors. This is an assumption.")
     ] = False
 
 
@@ -204,7 +204,7 @@ class BudgetSettings(BaseModel, frozen=True, extra="forbid"):
             gt=0,
             le=1000,
             allow_inf_nan=False,
-            description="Epsilon of the whole run, for each party; needed unless the algorithm draws no noise.",
+            description="Privacy budget ε of the run, per party. Required except for algorithms without noise.",
             examples=[1.0],
         ),
     ] = None
@@ -213,8 +213,8 @@ class BudgetSettings(BaseModel, frozen=True, extra="forbid"):
         Field(
             ge=0,
             lt=1,
-            description="Delta of the whole run; if empty 105/128 of the cap's where all losses are Gaussian, which "
-            "spend none, otherwise a tenth; 1e-5 on public rows.",
+            description="δ of the run. Default: 105/128 (82 %) of the cap's δ where all noise is Gaussian and spends "
+            "none of it, else 10 % of the cap's; 1e-5 on public rows.",
             examples=[1e-6],
         ),
     ] = None
@@ -228,81 +228,87 @@ class BudgetSettings(BaseModel, frozen=True, extra="forbid"):
 class AlgorithmSettings(BaseModel, frozen=True, extra="forbid"):
     """What runs: a named system or its parts, and their parameters."""
 
+    heading: ClassVar[str] = "Algorithm and features"
+
     algorithm: Annotated[
         Annotated[str, RegisteredName("systems")] | None,
         Field(
-            description="A named system (`unitball algorithms`); leave it out where you name a trainer.",
+            description="Algorithm: a system of `unitball algorithms`. Omit it with `trainer`.",
             examples=["unitball", "fed-dpdr-dpml"],
         ),
     ] = "unitball"
     features: Annotated[
         Annotated[str, AfterValidator(_map_that_reads_no_rows)] | None,
         Field(
-            description="A public map of each row before anything else: a name (hog, scattering), or onnx:FILE.",
+            description="Public feature map, applied to each row first. A name (hog, scattering) or onnx:FILE.",
             examples=["onnx:encoder.onnx"],
         ),
     ] = None
     public_dataset: Annotated[
         str | None,
-        Field(description="A registered public set by whose rows the features are centred, rotated and whitened."),
+        Field(description="Public data set used to centre and whiten features."),
     ] = None
     normalisation: Annotated[
         Annotated[str, RegisteredName("normalisations")] | None,
-        Field(description="Map of each row (unit-norm, clip, none; minmax on public rows); the system's if empty."),
+        Field(
+            description="Norm bound of rows: unit-norm, clip or none. Public rows also: minmax. Default: the system's."
+        ),
     ] = None
     mirror: Annotated[
         bool | None,
         Field(
-            description="Whether an image and its mirror image are the same thing (photographs, clothes; not letters "
-            "or digits), so that features are averaged over both; if empty, in colour only. Where it is declared, "
-            "unitball puts an encoder beside its map that overlooks mirror images."
+            description="Whether mirrored images mean the same. True for photographs and clothes, not for letters and "
+            "digits. Features are then averaged over both images, and unitball adds an encoder that ignores "
+            "mirroring. Default: for colour images only, without that encoder."
         ),
     ] = None
     counts_of: Annotated[
         str | None,
         Field(
-            description="An earlier version of the table whose columns were described (`unitball describe`), of which "
-            "the map of columns is made; if empty the version that is trained on, of a horizon the first night's."
+            description="Version of the table whose histograms are used. They define the column features, and were "
+            "released by `unitball describe`. Default: the version that is trained on; with `horizon` the first "
+            "night's."
         ),
     ] = None
     projection: Annotated[
         Annotated[str, RegisteredName("projections")] | None,
-        Field(description="A registered projection instead of the system's."),
+        Field(description="Projection, instead of the system's."),
     ] = None
     dimension: Annotated[
-        int | None, Field(ge=1, description="Target dimension k of the projection; min(20, d) if empty.", examples=[20])
+        int | None, Field(ge=1, description="Target dimension k of the projection. Default: min(20, d).", examples=[20])
     ] = None
     trainer: Annotated[
         Annotated[str, RegisteredName("trainers")] | None,
-        Field(description="A registered trainer instead of a system; projection and aggregation may be named with it."),
+        Field(description="Trainer, instead of a system. Combine it with a projection and an aggregation."),
     ] = None
     aggregation: Annotated[
         Annotated[str, RegisteredName("aggregators")] | None,
-        Field(description="How per-party models become one, instead of the system's."),
+        Field(description="How models of parties are combined. Default: the system's."),
     ] = None
     class_weight: Annotated[
         Annotated[dict[str, Annotated[float, Field(gt=0, le=1)]], Tag("weights")]
         | Annotated[Literal["balanced"], Tag("word")],
         Field(
             discriminator=Discriminator(lambda given: "word" if isinstance(given, str) else "weights"),
-            description="Weights of the classes, so that a rare one counts: NAME=WEIGHT, at most 1, from public "
-            "knowledge. A class that is not named weighs 1. Or balanced: weights from noisy counts, which take a "
-            "twentieth of noisy-gd's budget (mu^2) and none of discriminant-gd's.",
+            description="Weights of classes: NAME=WEIGHT, or balanced. A weight is above 0 and at most 1 and comes "
+            "from public knowledge; a class that is not named has weight 1. balanced computes weights from noisy "
+            "class counts; they take 5 % of the budget (in μ²) of noisy-gd and nothing of discriminant-gd's.",
             examples=[{"honest": 0.04}],
         ),
     ] = {}
     tune: Annotated[
         dict[str, Annotated[tuple[object, ...], BeforeValidator(_values)]],
         Field(
-            description="Values of a trainer's parameter (NAME=A,B,C), one of which is chosen by private selection, "
-            "within the run's budget; under --trust central.",
+            description="Candidate values of a parameter: NAME=A,B,C. One is chosen by private selection, within the "
+            "run's budget. Needs trust central.",
             examples=[{"clip": [0.5, 0.25]}],
         ),
     ] = {}
     parameters: Annotated[
         dict[str, object],
         Field(
-            description="Parameters of the trainer or projection, by name: clip, or trainer.clip where both have one.",
+            description="Parameter of the trainer or projection, by name. For example clip=0.5, or trainer.clip=0.5 "
+            "where both have one.",
             examples=[{"trainer.regularisation": 0.01}],
         ),
     ] = {}
@@ -314,22 +320,26 @@ class AlgorithmSettings(BaseModel, frozen=True, extra="forbid"):
 
 
 class TrustSettings(BaseModel, frozen=True, extra="forbid"):
-    """Whom the parties trust, and between which tables nobody can tell."""
+    """Whom the parties trust, and which tables the releases do not distinguish."""
+
+    heading: ClassVar[str] = "Trust and secure sums"
 
     trust: Annotated[
         Annotated[str, RegisteredName("trusts")] | None,
-        Field(description="Trust model (local, secagg, central); the algorithm's first if empty."),
+        Field(description="Trust model: local, secagg or central. Default: the algorithm's first."),
     ] = None
     neighbours: Annotated[
         RelationInForce | None,
         Field(
             title="Neighbours",
-            description="Relation: replace-one, or replace-special (a row against a null one); the account's if empty.",
+            description="Neighbouring relation. Values: replace-one, or replace-special, which compares a row with a "
+            "null "
+            "row. Default: the account's.",
         ),
     ] = None
     secure: Annotated[
         SecureSettings,
-        Field(title="Secure", description="What the parties tolerate where sums are formed securely (secagg)."),
+        Field(title="Secure", description="Faults that secure sums tolerate (secagg)."),
     ] = SecureSettings()
 
 
@@ -340,36 +350,39 @@ class SystemSettings(TrustSettings, AlgorithmSettings, frozen=True, extra="forbi
 class PartitionSettings(BaseModel, frozen=True, extra="forbid"):
     """Which party holds which row, and which rows are held out."""
 
+    heading: ClassVar[str] = "Parties and held-out rows"
+
     parties: Annotated[
         int,
         Field(
             ge=1,
             le=1_000_000,
-            description="Number of simulated parties; not where they are the files' own.",
+            description="Number of simulated parties. Ignored if parties have files of their own.",
             examples=[5],
         ),
     ] = 5
     sizes: Annotated[
-        tuple[Annotated[int, Field(ge=1)], ...] | None, Field(description="Rows of each party (an uneven split).")
+        tuple[Annotated[int, Field(ge=1)], ...] | None, Field(description="Rows of each party: 500,300,200.")
     ] = None
-    rows_per_party: Annotated[int | None, Field(ge=1, description="Rows of each party; all if empty.")] = None
+    rows_per_party: Annotated[
+        int | None, Field(ge=1, description="Rows of each party. Default: all rows, divided.")
+    ] = None
     partition: Annotated[
         Annotated[str, RegisteredName("partitions", besides=("own",))] | None,
         Field(
-            description="How rows are divided among parties: even, sized (with sizes), dirichlet, by-label, or own (by "
-            "the parties' files). If empty: own where parties have files of their own, else even."
+            description="How rows are divided among parties. Values: even, sized (with `sizes`), dirichlet, by-label, "
+            "or own "
+            "(the parties' files). Default: own where parties have files, else even."
         ),
     ] = None
-    partition_seed: Annotated[
-        int, Field(ge=0, le=_MOST, description="Seed of the public permutation that partitions rows.")
-    ] = 0
+    partition_seed: Annotated[int, Field(ge=0, le=_MOST, description="Seed of the public permutation of rows.")] = 0
     test_fraction: Annotated[
         float | None,
         Field(
             ge=0,
             lt=1,
-            description="Share of rows held out where the set has no test rows of its own. If empty: 0.2 of public "
-            "rows; of private rows a number that follows from n, classes and epsilon.",
+            description="Fraction of rows held out for evaluation. Ignored if the set has test rows. Default: 0.2 of "
+            "public rows; for private rows computed from the number of rows, the classes and ε.",
         ),
     ] = None
 
@@ -377,23 +390,26 @@ class PartitionSettings(BaseModel, frozen=True, extra="forbid"):
 class EvaluationSettings(BaseModel, frozen=True, extra="forbid"):
     """What is measured of the model."""
 
+    heading: ClassVar[str] = "Evaluation"
+
     evaluation: Annotated[
         bool,
-        Field(description="Measure the model; on private rows by a noisy confusion matrix of those held out."),
+        Field(description="Evaluate the model. Private rows: by a noisy confusion matrix of held-out rows."),
     ] = True
     roc: Annotated[
         bool,
         Field(
-            description="On private rows, also release noisy running sums of the scores, for AUC and ROC, from half "
-            "of the evaluation's mu²."
+            description="Measure AUC and the ROC curve. On private rows by a noisy release of score sums, which takes "
+            "half of the evaluation's budget (in μ²)."
         ),
     ] = False
     aim: Annotated[
         str | None,
         Field(
             pattern=_AIMS,
-            description="With --roc, two classes: choose the threshold for balanced, f1, recall=0.8 or cost=1:20 (a "
-            "false alarm costs 1, a miss 20). No further charge.",
+            description="Choose the threshold for a goal. Values: balanced, f1, recall=0.8 or cost=1:20 (a false "
+            "positive "
+            "costs 1, a false negative 20). Needs `roc` and two classes. No further charge.",
         ),
         BeforeValidator(_an_aim),
     ] = None
@@ -401,8 +417,8 @@ class EvaluationSettings(BaseModel, frozen=True, extra="forbid"):
         str | None,
         Field(
             min_length=1,
-            description="Of two classes, the one that precision, recall, F1, threshold, scores and effects are of. "
-            "Default: `positive` of the schema's label, else the last declared class. No further charge.",
+            description="The positive class of two. Precision, recall, F1, threshold, scores and effects refer to "
+            "it. Default: `positive` of the schema's label, else the last declared class. No further charge.",
             examples=["ill"],
         ),
     ] = None
@@ -410,8 +426,8 @@ class EvaluationSettings(BaseModel, frozen=True, extra="forbid"):
         str | None,
         Field(
             min_length=1,
-            description="Measure the model for each declared value, or bracket of the range, of this column of a "
-            "table: on private rows a noisy confusion matrix a group, at the price of one.",
+            description="Evaluate by group: the values of this column. Ranges are divided into brackets. On private "
+            "rows all groups together cost as much as one confusion matrix.",
             examples=["sex"],
         ),
     ] = None
@@ -425,12 +441,15 @@ class EvaluationSettings(BaseModel, frozen=True, extra="forbid"):
 class HorizonSettings(BaseModel, frozen=True, extra="forbid"):
     """Nights over which rows arrive, and how often one of them may come back."""
 
+    heading: ClassVar[str] = "Nights"
+
     horizon: Annotated[
         int | None,
         Field(
             ge=1,
             le=3653,
-            description="Number of nights in which rows arrive; sums are released each night, at one charge for all.",
+            description="Number of nights, for one charge. A night is a new version of the data set; sums are "
+            "released each night.",
             examples=[365],
         ),
     ] = None
@@ -438,26 +457,27 @@ class HorizonSettings(BaseModel, frozen=True, extra="forbid"):
         int,
         Field(
             ge=1,
-            description="With --horizon: the most nights in which one row (edited or not) or one person comes.",
+            description="Maximum nights per row or person. With `horizon`; an edited row counts again.",
         ),
     ] = 1
     separation: Annotated[
-        int, Field(ge=1, description="With --participations: the least number of nights between two of them.")
+        int, Field(ge=1, description="Minimum nights between two of them. With `participations`.")
     ] = 1
     expected_rows: Annotated[
         int | None,
         Field(
             ge=1,
             le=_MOST,
-            description="With --horizon: number of rows in all nights; if empty, each has as many as the first.",
+            description="Expected rows over all nights. With `horizon`. Default: the rows of the first night, times "
+            "the nights.",
         ),
     ] = None
     bands: Annotated[
         int | None,
         Field(
             ge=1,
-            description="With --horizon: how many nights' sums a party keeps. Default: all if a row comes in one "
-            "night, otherwise the number with the least noise over all nights.",
+            description="Nights whose sums a party keeps. With `horizon`. Default: all if a row comes in one night, "
+            "otherwise the number with the least noise over all nights.",
         ),
     ] = None
 
@@ -465,22 +485,24 @@ class HorizonSettings(BaseModel, frozen=True, extra="forbid"):
 class NoiseSettings(BaseModel, frozen=True, extra="forbid"):
     """Which draw of noise it is."""
 
+    heading: ClassVar[str] = "Repetition and deadline"
+
     replicate: Annotated[
         int,
         Field(
             ge=0,
             le=_MOST,
-            description="Equal runs name the same releases and are charged once; a new number asks for fresh noise, "
-            "which is charged.",
+            description="Repeat a run with fresh noise, which is charged. Runs with equal numbers are the same "
+            "release and are charged once.",
         ),
     ] = 0
-    seed: Annotated[
-        int | None, Field(ge=0, le=_MOST, description="Public noise seed, for papers and tests: public data only.")
-    ] = None
+    seed: Annotated[int | None, Field(ge=0, le=_MOST, description="Public seed of the noise: public rows only.")] = None
 
 
 class DeadlineSettings(BaseModel, frozen=True, extra="forbid"):
     """When releases of private rows appear."""
+
+    heading: ClassVar[str] = "Repetition and deadline"
 
     deadline: Annotated[
         float | None,
@@ -488,8 +510,8 @@ class DeadlineSettings(BaseModel, frozen=True, extra="forbid"):
             gt=0,
             le=10**6,
             allow_inf_nan=False,
-            description="Seconds after which each release of private rows appears, and what is made of rows before; "
-            "longer work fails.",
+            description="Fixed duration per release of private rows, in seconds. It hides how long rows take. "
+            "Preparation of rows has the same duration. Work that takes longer fails.",
             examples=[30.0],
         ),
     ] = None
@@ -498,8 +520,8 @@ class DeadlineSettings(BaseModel, frozen=True, extra="forbid"):
         Field(
             gt=0,
             le=0.01,
-            description="With --deadline: probability that a release or the preparation misses it, whatever the rows; "
-            "charged as delta.",
+            description="Probability of missing the deadline. It holds for any rows and is added to δ. With "
+            "`deadline`.",
         ),
     ] = 1e-9
 

@@ -294,7 +294,7 @@ def test_the_owner_is_told_how_many_of_the_kept_rows_can_train(commands: Command
     told = "of the 12 rows of south that are kept, 8 can train: 1 are beyond the 8 of a person, 3 are of people who"
     assert "of the 9 rows of north that are kept, 9 can train" in out
     assert told in out
-    assert "another file (for you alone to know)" in out
+    assert "another file (private to you)" in out
     other = visits([50, 9, 8], first=600)
     rows.write_text("\n".join(["Patient,number,other,sick", *other]) + "\n")
     shown = commands("ingest", "shown", "--public", "--format", "csv", "--path", rows, "--schema", schema)
