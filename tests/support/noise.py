@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 
-_MEASURED = re.compile("metrics|not_measured|accuracy|by_party|precision|recall|effects|roc|confusion|calibration")
+_MEASURED = re.compile(
+    "metrics|not_measured|accuracy|by_party|precision|recall|effects|roc|confusion|calibration|predicts_only"
+)
 # How often rows are compared whose noise leaves a field of few values alike by chance.
 _COMPARISONS = 3
 
