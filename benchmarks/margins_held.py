@@ -1,6 +1,6 @@
 """Margins of numeric labels, of groups, and intervals: in how many simulated runs they hold, and how wide they are.
 
-    python benchmarks/margins_held.py [--kinds errors,groups,intervals] [--runs 10000]
+    python benchmarks/margins_held.py [--kinds errors,groups,differences,intervals] [--runs 10000]
         [--output benchmarks/results/margins.json]
 
 The simulations of the nightly tests: released vectors are drawn without training. Cells that are in the file already
@@ -10,6 +10,7 @@ are not made again; delete it after a change of the margins. All of it takes hal
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -53,15 +54,27 @@ def errors(runs: int, done: Callable[[Cell], bool]) -> Iterator[list[Cell]]:
 def groups(runs: int, done: Callable[[Cell], bool]) -> Iterator[list[Cell]]:
     """Yield the cells of each group, one for each rate."""
     from dpalgos import margins
-    from tests.dpalgos.test_by_group import GROUPS, examined
+    from tests.dpalgos.test_by_group import GROUPS, RELEASES, examined
 
     margins._MOST = 1_000
-    for name, table in GROUPS.items():
-        for noise in ("Gaussian", "Laplace"):
-            at = {"kind": "groups", "of": name, "noise": noise}
-            if not done(at):
-                each = examined(table, runs, pure=noise == "Laplace")
-                yield [{**at, "metric": metric, **counted(found)} for metric, found in each.items()]
+    for (name, table), noise in itertools.product(GROUPS.items(), RELEASES):
+        at = {"kind": "groups", "of": name, "noise": noise}
+        if not done(at):
+            each = examined(table, runs, of=noise)
+            yield [{**at, "metric": metric, **counted(found)} for metric, found in each.items()]
+
+
+def differences(runs: int, done: Callable[[Cell], bool]) -> Iterator[list[Cell]]:
+    """Yield the cells of each two groups, one for each difference of a rate."""
+    from dpalgos import margins
+    from tests.dpalgos.test_by_group import PAIRS, RELEASES, examined_differences
+
+    margins._MOST = 1_000
+    for noise, (name, tables) in itertools.product(RELEASES, PAIRS.items()):
+        at = {"kind": "differences", "of": name, "noise": noise}
+        if not done(at):
+            each = examined_differences(tables, runs, of=noise)
+            yield [{**at, "metric": f"difference_{metric}", **counted(found)} for metric, found in each.items()]
 
 
 def intervals(runs: int, done: Callable[[Cell], bool]) -> Iterator[list[Cell]]:
@@ -78,7 +91,7 @@ def intervals(runs: int, done: Callable[[Cell], bool]) -> Iterator[list[Cell]]:
                 yield [{**at, "runs": runs, "held": int(good.sum())}]
 
 
-KINDS = {"errors": errors, "groups": groups, "intervals": intervals}
+KINDS = {"errors": errors, "groups": groups, "differences": differences, "intervals": intervals}
 
 
 def main() -> None:

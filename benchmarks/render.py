@@ -252,6 +252,10 @@ _MARGINS = {
     "majority_rate": "frequency of the largest class in a group",
     "recall": "recall in a group",
     "predicted": "share that a class is predicted for in a group",
+    "difference_accuracy": "difference of two groups' accuracies",
+    "difference_balanced_accuracy": "difference of two groups' balanced accuracies",
+    "difference_recall": "difference of two groups' recalls",
+    "difference_predicted": "difference of two groups' shares predicted",
     "interval": "interval of coverage 0.9",
 }
 # Of fewer runs a share says little.

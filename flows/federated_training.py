@@ -102,7 +102,9 @@ def chain(prepared: Prepared) -> Chained:
         references[key] = future.result()
         report_progress("releases", f"{len(references)} of {len(futures)}", len(references) / len(futures))
     models = {name: [references[key] for key in path] for name, path in run.paths().items()}
-    measured = {release.key: references.pop(release.key) for release in run.evaluations}
+    before = {release.key: made[release.key].result() for release in run.matrices}
+    own = [release.key for release in run.evaluations if release.key not in before]
+    measured = {**before, **{key: references.pop(key) for key in own}}
     measurable = prepared.config.evaluation and (prepared.config.horizon is None or shards.held_out is not None)
     evaluation = evaluate(run, models, measured, shards) if measurable else Evaluation()
     rows = shards.training[0].dataset
@@ -127,10 +129,11 @@ def _on_record(prepared: PreparedNight) -> PreparedRun:
 
 
 def _made_before(prepared: PreparedRun) -> dict[str, Done[ReleaseRef]]:
-    """Return the releases of earlier nights, of which tonight's model is made."""
+    """Return the releases that were made before: of earlier nights, counts of columns, matrices of all rows."""
     owner = prepared.plan.models[0].owner
+    owners = {one.key: one.owner for one in prepared.plan.evaluations}
     return {
-        key: Done(ReleaseRef(key=key, kind=Statistic.kind, party=owner), known=True, seconds=0.0)
+        key: Done(ReleaseRef(key=key, kind=Statistic.kind, party=owners.get(key, owner)), known=True, seconds=0.0)
         for key in prepared.released
     }
 

@@ -357,6 +357,23 @@ class TrainedModel:
         }
         return pd.DataFrame.from_dict(lines, orient="index").rename_axis(of.column)
 
+    def group_differences(self) -> pd.DataFrame:
+        """Return a line for each two groups, of a run that was measured with ``by="column"``: differences of rates.
+
+        A rate of the first group (``group``) less that of the second (``less``), with the ends of its 95 % margin. Each
+        margin holds by itself: of many differences 5 % are expected to lie outside theirs. What cannot be measured is
+        as in :meth:`by_group`.
+        """
+        of = self.result.by_group
+        if of is None:
+            raise InputError('this model was not measured by group: train a table with by="column"')
+        lines = [
+            {"group": one.group, "less": one.less, **one.metrics}
+            | {f"{name}_reason": why for name, why in one.metrics.reasons.items()}
+            for one in of.differences
+        ]
+        return pd.DataFrame(lines).set_index(["group", "less"])
+
     def to_frame(self) -> pd.DataFrame:
         """Return the run as one line: algorithm, spending, what metrics weigh, and the metrics.
 

@@ -1,6 +1,5 @@
 """Charged confusion matrices of the groups that a public map of rows says, in one release."""
 
-import math
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -40,28 +39,23 @@ class ConfusionByGroup(NoisySums):
     mechanism does (see ``mechanisms.distributions``).
 
     *The matrix of all rows.* As the sum of the groups' matrices it has √G times a group's noise. So it is counted too:
-    each cell of a group ``each`` = e times, each cell of all rows ``whole`` = w times, with the same noise of variance
-    σ² on every integer. A record that moves a group's cell moves the cell of all rows with it, or less where two rows
-    differ in their group alone, so that squared l2 changes are (e² + w²) times those above, and l1 changes (e + w)
-    times. Divided by e and w, counts of groups y_g have variance s² = σ²/e² and those of all rows y have τ² = σ²/w².
-    The true ones add up, so with the residual r = y − Σ_g y_g, of variance τ² + G s², the least squares estimates
-    (:meth:`estimates`) are, cell by cell,
+    each cell of a group ``each`` = 2 times, each cell of all rows ``whole`` = once, with the same noise on every
+    integer. A record that moves a group's cell moves the cell of all rows with it, or less where two rows differ in
+    their group alone, so that squared l2 changes are 2² + 1² = 5 times those above. A fifth of the squared sensitivity
+    is of all rows, and :class:`dpalgos.group_margins.GroupEstimates` combines the counts by least squares. In l1 the
+    same weights would cost three times the noise, √(9G/(G + 4)), no less than √G up to five groups, and 1.37 times or
+    more for each group: Laplace noise leaves all rows out. Where their matrix has been released before (``alone``),
+    they are left out as well, and each cell of a group is counted once.
 
-        n̂_g = y_g + β r,  n̂ = Σ_g y_g + G β r,  β = s²/(τ² + G s²) = 1/(G + e²/w²),
-
-    of variance s² (1 − β) and τ² G β; n̂ is Σ_g n̂_g. With e : w = 2 : 1, a fifth of the squared sensitivity for all
-    rows, σ² is five times that of one matrix. All groups together then have √(5G/(G + 4)) times the noise of one
-    matrix, 1.67 for 5 groups and 1.86 for 9 in place of √G (2.24 and 3.00), and each group √(5(G + 3)/(4(G + 4)))
-    times: 1.05 and 1.07. In l1 the same weights would cost three times the noise, √(9G/(G + 4)), no less than √G
-    up to five groups, and 1.37 times or more for each group: Laplace noise leaves all rows out (w = 0).
-
-    What is known of n̂_g and of n̂ is linear in the released integers, so they cost nothing more.
+    What is known of the groups' counts and of all rows' is linear in the released integers, so it costs nothing more.
 
     Parameters
     ----------
     budget : GaussianMu
     groups : int
         G, with that of missing values.
+    alone : bool
+        Whether all rows together are left out.
 
     References
     ----------
@@ -69,10 +63,19 @@ class ConfusionByGroup(NoisySums):
     """
 
     groups: int = field(default=2, metadata=COUNT)
+    alone: bool = False
     people: ClassVar[str] = PARTS_OF_A_UNIT
     measured: ClassVar[str] = "counts, l2"
-    each: ClassVar[int] = 2
-    whole: ClassVar[int] = 1
+
+    @property
+    def each(self) -> int:
+        """How many times a row is counted in its group."""
+        return 1 if self.alone else 2
+
+    @property
+    def whole(self) -> int:
+        """How many times a row is counted among all rows."""
+        return 0 if self.alone else 1
 
     def sensitivity(self, setting: Setting) -> float:
         """Return how far the cells of groups that one record moves are moved, each with one of all rows."""
@@ -104,42 +107,6 @@ class ConfusionByGroup(NoisySums):
             return self.each * counts
         return np.concatenate([self.each * counts, self.whole * counts.sum(axis=0, keepdims=True)])
 
-    @property
-    def _gain(self) -> float:
-        """β."""
-        return 1.0 / (self.groups + (self.each / self.whole) ** 2) if self.whole else 0.0
-
-    def estimates(self, values: Floats) -> tuple[Floats, Floats]:
-        """Return the least squares estimates of the groups' counts (G, K, K) and of all rows' (K, K)."""
-        groups = values[: self.groups] / self.each
-        if not self.whole:
-            return groups, groups.sum(axis=0)
-        residual = values[self.groups] / self.whole - groups.sum(axis=0)
-        return groups + self._gain * residual, groups.sum(axis=0) + self.groups * self._gain * residual
-
-    def deviations(self, deviation: float) -> tuple[float, float]:
-        """Return the standard deviations of the estimates of groups and of all rows, from that of a released number."""
-        if not self.whole:
-            return deviation / self.each, math.sqrt(self.groups) * deviation / self.each
-        of_group = math.sqrt(1.0 - self._gain) / self.each
-        return of_group * deviation, math.sqrt(self.groups * self._gain) / self.whole * deviation
-
-    def of_noise(self) -> tuple[tuple[float, float, float], tuple[float, float]]:
-        """Return the estimates' weights of the released noise.
-
-        Returns
-        -------
-        (float, float, float)
-            Of the estimate of a group: its own, each other group's, that of all rows.
-        (float, float)
-            Of the estimate of all rows: each group's, that of all rows.
-        """
-        gain, whole = self._gain, self.whole or 1
-        return (
-            ((1.0 - gain) / self.each, -gain / self.each, gain / whole),
-            ((1.0 - self.groups * gain) / self.each, self.groups * gain / whole),
-        )
-
     def neighbouring_pair(self, setting: Setting) -> NeighbouringPair:
         """Return a row of the first group against one of the last and of another class: two counts move."""
         left, right = np.full((2, setting.dimension), 1.0)
@@ -154,21 +121,23 @@ class LaplaceConfusionByGroup(LaplaceNoise, ConfusionByGroup):
 
     Guarantee
     ---------
-    epsilon-DP, exact: the cells that a record moves change by at most 2 in l1 under replace-one, and by 1 under
-    replace-special, whatever their groups. Discrete Laplace noise of scale ``sensitivity / epsilon`` on each count.
+    epsilon-DP, exact: the cells of groups that a record moves change by at most 2 in l1 under replace-one, and by 1
+    under replace-special, whatever their groups; three times as much where all rows are counted as well. Discrete
+    Laplace noise of scale ``sensitivity / epsilon`` on each count.
 
     Parameters
     ----------
     budget : PureEpsilon
     groups : int
         G, with that of missing values.
+    alone : bool
+        Whether all rows together are left out.
 
     References
     ----------
     Dwork, McSherry, Nissim, Smith, "Calibrating noise to sensitivity in private data analysis", TCC 2006, Theorem 1.
     """
 
+    alone: bool = True
     people: ClassVar[str] = PARTS_OF_A_UNIT
     measured: ClassVar[str] = "counts, l1"
-    each: ClassVar[int] = 1
-    whole: ClassVar[int] = 0

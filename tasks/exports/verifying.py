@@ -67,7 +67,7 @@ from tasks.exports.archive import (
 )
 from tasks.federation.protocol import Evidence, federated_manifest
 from tasks.planning.nights import NightIdentity, NightPlan, PlannedNight, combination_of, release_of
-from tasks.planning.plans import RunIdentity, RunPlan
+from tasks.planning.plans import RunIdentity, RunPlan, matrices_before
 from tasks.planning.releases import PlannedCombination, PlannedRelease
 from tasks.planning.resolution import covers
 from tasks.release.storing import manifest_of
@@ -234,8 +234,10 @@ class _Contents:
         last = {*identity.models, identity.model, *identity.evaluation[1]}
         before = [one for key, one in self.planned.items() if key not in last]
         counts = [one for one in before if type(one) is PlannedRelease and one.algorithm.kind == "evaluators"]
-        # What a run makes it names.
+        # What a run makes it names; a run that counts groups makes no matrix of all rows, and names an earlier one.
         reused = [one.key for one in counts if one.key not in self.named]
+        measuring = [self.planned[key] for key in identity.evaluation[1]]
+        reused += matrices_before([one for one in measuring if isinstance(one, PlannedRelease)])
         streams = {one.charged_as for key, one in self.charged().items() if key not in reused}
         nightly = streams != {""} and bool(streams)
         if nightly:
@@ -263,7 +265,7 @@ class _Contents:
                 "basis": basis,
                 "models": models,
                 "model": None if identity.model is None else self.planned[identity.model],
-                "evaluations": [self.planned[key] for key in identity.evaluation[1]],
+                "evaluations": measuring,
                 "split": {},
                 "claim": None,
                 "sound_counterpart": None,
@@ -448,7 +450,7 @@ def _run(contents: _Contents) -> str:
     # A night's model is made of the nights before, which other runs made, or this one where they had been left out;
     # and a map of columns may be of histograms that were released before.
     earlier = {key for key, one in contents.charged().items() if one.charged_as and key not in identity.models}
-    described = set(plan.before)
+    described = {one.key for one in plan.counts} & set(plan.before)
     earlier |= described
     _refute_if(
         set(reached) != set(contents.planned) or not set(reached) - earlier <= set(contents.named) <= set(reached),
@@ -483,7 +485,29 @@ def _run(contents: _Contents) -> str:
     algorithms = dict.fromkeys(one.algorithm.name for key, one in contents.planned.items() if key not in described)
     versions = sorted({contents.planned[key].dataset for key in described})
     rests = f"; it rests on histograms that were described before, of version {' and '.join(versions)}"
-    return f"its key names these releases: {', '.join(algorithms)}{rests if described else ''}"
+    said = rests if described else ""
+    if plan.matrices:
+        _require_the_same_rows(plan)
+        said += "; counts of groups are combined with the matrix of all rows that an earlier run was charged for"
+    return f"its key names these releases: {', '.join(algorithms)}{said}"
+
+
+def _require_the_same_rows(plan: RunPlan) -> None:
+    """Refuse matrices of all rows that are not of the models and rows whose groups the run has counted."""
+    groups = {one.seen_last: one for one in plan.evaluations if one.key not in plan.before and one.reads_rows}
+    for matrix in plan.matrices:
+        counted = groups.get(matrix.seen_last)
+        alike = counted is not None and all(
+            getattr(matrix, name) == getattr(counted, name) for name in ("parties", "partition", "dataset", "maps")
+        )
+        _refute_if(
+            counted is None
+            or not alike
+            or (matrix.setting.neighbours, matrix.setting.sizes, matrix.setting.rows_per_person)
+            != (counted.setting.neighbours, counted.setting.sizes, counted.setting.rows_per_person),
+            f"its counts of groups are combined with release {matrix.key[:12]}, which is of other rows or of no model "
+            "of the run",
+        )
 
 
 def _guarantees(contents: _Contents) -> str:

@@ -15,8 +15,11 @@ from dpalgos.algorithms import ProjectionAlgorithm
 from dpalgos.column_maps import ColumnMap, how_counted
 from dpalgos.evaluators.by_group import ConfusionByGroup
 from dpalgos.evaluators.column_histograms import ColumnHistograms
+from dpalgos.evaluators.confusion import ConfusionMatrix
 from dpalgos.evaluators.error_distribution import parts_for
+from dpalgos.evaluators.noisy_sums import NoisySums
 from dpalgos.features.column_groups import ColumnGroups
+from dpalgos.group_margins import GroupEstimates
 from dpalgos.guarantees import (
     Claim,
     GaussianMu,
@@ -103,8 +106,8 @@ class RunPlan(Planned):
     counts : tuple of PlannedRelease
         How the columns of a table are distributed: of all rows that train, or as it was released before.
     before : tuple of str
-        The keys of those counts that were released before: they are not charged again, and what the model guarantees
-        composes them.
+        The keys of those counts and evaluations that were released before: they are not charged again, and what the run
+        guarantees composes them.
     column_map : PlannedCombination or None
         What rows of a table are seen through first, made of counts, or of nothing that rows say.
     projections, models : tuple of PlannedRelease
@@ -177,22 +180,33 @@ class RunPlan(Planned):
     def composed_by_party(self) -> dict[str, tuple[Loss, ...]]:
         """Return what the run's results guarantee each party: what it pays, and what was released before of its rows.
 
-        Counts that were released before are of all rows of the version, whoever has them.
+        Counts that were released before are of all rows of the version, whoever has them; evaluations are of the
+        parties whose rows they read.
         """
         paid = [loss for one in self.counts if one.key in self.before for loss in one.guarantee().losses]
-        return {party: (*losses, *paid) for party, losses in self.losses_by_party().items()}
+        measured = [one for one in self.evaluations if one.key in self.before]
+
+        def measured_of(party: str) -> list[Loss]:
+            return [loss for one in measured if party in one.parties for loss in one.guarantee().losses]
+
+        return {party: (*own, *paid, *measured_of(party)) for party, own in self.losses_by_party().items()}
 
     @property
     def releases(self) -> tuple[PlannedRelease, ...]:
         """All releases that the run makes, in order."""
-        own = tuple(one for one in self.counts if one.key not in self.before)
-        return own + self.projections + self.models + self.evaluations
+        made = (*self.counts, *self.projections, *self.models, *self.evaluations)
+        return tuple(one for one in made if one.key not in self.before)
 
     @property
     def guarantees(self) -> list[Guarantee]:
         """What is proved of each release of rows that the run makes or rests on."""
-        used = (*(one for one in self.counts if one.key in self.before), *self.releases)
+        used = (*(one for one in (*self.counts, *self.evaluations) if one.key in self.before), *self.releases)
         return [release.guarantee() for release in used if release.reads_rows]
+
+    @property
+    def matrices(self) -> tuple[PlannedRelease, ...]:
+        """The confusion matrices of all rows, released before, that counts of groups are combined with."""
+        return tuple(one for one in self.evaluations if one.key in self.before)
 
     @property
     def groups(self) -> ColumnGroups | None:
@@ -206,16 +220,17 @@ class RunPlan(Planned):
         if self.groups is None:
             return ""
         several = f"{len(self.groups.names)} groups by {self.groups.column} ({', '.join(self.groups.names)})"
-        counting = next((one for one in self.evaluations if one.reads_rows), None)
+        counting = next((one for one in self.evaluations if isinstance(one.build(), ConfusionByGroup)), None)
         if counting is None:
             return f"{several}, exactly, of public rows"
-        setting, algorithm = counting.setting, cast(ConfusionByGroup, counting.build())
-        released = algorithm.deviation(setting) * setting.noise_factor
-        noise, together = algorithm.deviations(released)
-        times = algorithm.times * together / released
+        algorithm, deviation = cast(ConfusionByGroup, counting.build()), noise_of(counting)
+        before = next(map(noise_of, self.matrices), None)
+        noise, together = GroupEstimates.of_release(algorithm, deviation, before).deviations
+        times = algorithm.times * together / deviation
+        combined = "" if before is None else ", combined with the matrix of all rows that was released before"
         return (
-            f"{several}: a confusion matrix each in one release, {counting.name}, at the price of one matrix; noise of "
-            f"standard deviation {noise:.3g} on each count, and of {together:.3g} on those of all groups "
+            f"{several}: a confusion matrix each in one release, {counting.name}, at the price of one matrix{combined};"
+            f" noise of standard deviation {noise:.3g} on each count, and of {together:.3g} on those of all groups "
             f"together, {times:.3g} times that of a run that is not measured by group"
         )
 
@@ -234,7 +249,25 @@ class RunPlan(Planned):
     @property
     def nodes(self) -> dict[str, PlannedRelease | PlannedCombination]:
         """What trains and what measures, by key, each after its inputs."""
-        return {**self.training, **{release.key: release for release in self.evaluations}}
+        made = (one for one in self.evaluations if one.key not in self.before)
+        return {**self.training, **{release.key: release for release in made}}
+
+
+def matrices_before(measuring: Sequence[PlannedRelease]) -> list[str]:
+    """Return the keys of the confusion matrices of all rows among what measures a run that counts groups.
+
+    Such a run makes none itself: they were released before.
+    """
+    built = {one.key: one.build() for one in measuring}
+    if not any(isinstance(one, ConfusionByGroup) for one in built.values()):
+        return []
+    return [key for key, one in built.items() if isinstance(one, ConfusionMatrix)]
+
+
+def noise_of(counting: PlannedRelease) -> float:
+    """Return the standard deviation of the noise of each number of released sums, that of all parties together."""
+    algorithm = cast(NoisySums, counting.build())
+    return algorithm.deviation(counting.setting) * counting.setting.noise_factor
 
 
 _STAGES = ("counts", "projection", "trainer")
@@ -252,6 +285,7 @@ def draft_run(
     features: Sequence[FeatureStep] = (),
     counted: Sequence[PlannedRelease] = (),
     groups: AlgorithmSpec | None = None,
+    matrices: Sequence[PlannedRelease] = (),
 ) -> Draft:
     """Return everything about a run over the parties' shards but its budgets, which :meth:`Draft.fitted` gives it.
 
@@ -271,6 +305,9 @@ def draft_run(
         Histograms of these columns that were released before: a public input.
     groups : AlgorithmSpec, optional
         The public map of a row to its group, where the configuration asks for measurements by group.
+    matrices : sequence of PlannedRelease
+        Confusion matrices of the same models and held-out rows, released before: counts of groups are combined with
+        them.
 
     Raises
     ------
@@ -296,6 +333,7 @@ def draft_run(
         features=tuple(features),
         counted=tuple(counted),
         groups=groups,
+        matrices=tuple(matrices),
     )
 
 
@@ -348,6 +386,7 @@ class Draft:
     features: tuple[FeatureStep, ...]
     counted: tuple[PlannedRelease, ...] = ()
     groups: AlgorithmSpec | None = None
+    matrices: tuple[PlannedRelease, ...] = ()
 
     @property
     def stages(self) -> dict[str, type[Loss]]:
@@ -412,7 +451,7 @@ class Draft:
         basis: PlannedCombination | None = None
         dimension = dataset.dimension
         counts, column_map = self.column_map(budgets)
-        before = tuple(one.key for one in counts if one in self.counted)
+        before = tuple(one.key for one in (*(one for one in counts if one in self.counted), *self.matrices))
         # What rows pass through, one path a party or one for all.
         used: list[tuple[str, ...]] = [()]
         if column_map is not None:
@@ -626,7 +665,7 @@ class Draft:
             )
             for (path, spec), loss in zip(itertools.product(paths, specs), losses, strict=True)
         )
-        return (*groups, *measuring)
+        return (*groups, *self.matrices, *measuring)
 
     def _groups(self) -> tuple[PlannedRelease, ...]:
         """Return the public map of a row to its group, if any is asked for: made like a release, and costs nothing."""
@@ -676,7 +715,8 @@ class Draft:
         if groups:
             count = len(cast(ColumnGroups, groups[0].build()).names)
             name = "laplace-confusion-by-group" if isinstance(loss, PureEpsilon) else "confusion-by-group"
-            return AlgorithmSpec("evaluators", name, {"groups": count})
+            alone = {"alone": True} if self.matrices else {}
+            return AlgorithmSpec("evaluators", name, {"groups": count, **alone})
         if label_range is None:
             return AlgorithmSpec(
                 "evaluators", "laplace-confusion-matrix" if isinstance(loss, PureEpsilon) else "confusion-matrix"

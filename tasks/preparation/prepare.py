@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple, Protocol
 
+from dpalgos.evaluators.confusion import ConfusionMatrix
 from dpalgos.guarantees import GaussianMu, Neighbours
 from dpalgos.parameters import ParameterError
 from dpalgos.registry import AlgorithmSpec
@@ -36,6 +37,7 @@ from tasks.preparation.paid_counts import described_columns, require_no_counts
 from tasks.preparation.partitions import plan_partition, shards_of
 from tasks.preparation.planned_maps import plan_features, plan_mapping
 from tasks.runtime.settings import current_layout
+from tasks.runtime.stores import open_releases
 
 PlanNode = RowNode | ArrivedRows | PlannedRelease | PlannedCombination
 """A node of a plan: what is made of rows, a release, or what the server makes of releases."""
@@ -52,11 +54,14 @@ class LookedUp(NamedTuple):
         Whether histograms of its columns were looked for.
     counted : tuple of str
         The keys of those that were there.
+    missing : tuple of str
+        The keys of the confusion matrices of all rows that a run by group would be combined with, were they there.
     """
 
     version: str = ""
     columns: bool = False
     counted: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
 
 
 _NOTHING = LookedUp()
@@ -78,7 +83,8 @@ class PreparedRun:
         All that is made, each after its inputs: normalised versions, public maps, mapped versions, partitions,
         releases, what the server makes of them, evaluations.
     released : tuple of str
-        Keys of earlier releases that something of this is made of: those of earlier nights, counts of columns.
+        Keys of earlier releases that something of this is made of: those of earlier nights, counts of columns,
+        confusion matrices.
     looked_up : LookedUp
         For :func:`is_current`.
     """
@@ -221,6 +227,8 @@ class AllRows:
         Histograms of the rows' columns that were released before.
     groups : AlgorithmSpec or None
         The public map of a row to its group, where the run is measured by group.
+    matrices : tuple of PlannedRelease
+        Confusion matrices of the run's models that were released before, where it is measured by group.
     """
 
     training: Sequence[ShardRef]
@@ -231,6 +239,7 @@ class AllRows:
     nodes: Mapping[str, RowNode] = field(default_factory=dict)
     counted: tuple[PlannedRelease, ...] = ()
     groups: AlgorithmSpec | None = None
+    matrices: tuple[PlannedRelease, ...] = ()
 
     def draft(self, config: TrainingConfig) -> Drafted:
         """Return all of a run but its budgets."""
@@ -242,6 +251,7 @@ class AllRows:
             features=self.features,
             counted=self.counted,
             groups=self.groups,
+            matrices=self.matrices,
         )
         return _DraftedRun(references=self, draft=draft)
 
@@ -396,7 +406,13 @@ def prepare_divided(undivided: AwaitingPartition, shards: Shards) -> PreparedRun
     if not undivided.columns:
         require_no_counts(config)
     looked_up, counted = _look_up(config, undivided.registered, columns=undivided.columns)
-    prepared = replace(_over_counts(config, references, counted), looked_up=looked_up)
+    prepared, references = _over_counts(config, references, counted)
+    matrices = _matrices(config, references, prepared)
+    stored = all(map(open_releases().exists, (one.key for one in matrices)))
+    if matrices and stored:
+        prepared = _over_matrices(config, references, prepared, matrices)
+    missing = () if stored else tuple(one.key for one in matrices)
+    prepared = replace(prepared, looked_up=looked_up._replace(missing=missing))
     return with_positive(prepared, config.positive or _declared_positive(undivided.registered))
 
 
@@ -436,6 +452,7 @@ def is_current(prepared: Prepared) -> bool:
 
     A version may have been registered since, a night may have come, and histograms of the columns may have been
     released: then these cost the run nothing, and counts of its own would be paid for out of the training's share.
+    The confusion matrices that counts of groups are combined with may have been released as well.
     """
     config = prepared.config
     if isinstance(prepared, PreparedNight):
@@ -444,7 +461,10 @@ def is_current(prepared: Prepared) -> bool:
     if isinstance(prepared, AwaitingPartition):
         return registered == prepared.registered
     known = prepared.looked_up
-    return registered.version == known.version and _look_up(config, registered, columns=known.columns)[0] == known
+    if registered.version != known.version or (known.missing and all(map(open_releases().exists, known.missing))):
+        return False
+    looked_up, _ = _look_up(config, registered, columns=known.columns)
+    return looked_up._replace(missing=known.missing) == known
 
 
 def _look_up(
@@ -458,8 +478,10 @@ def _look_up(
     return LookedUp(registered.version, columns, tuple(one.key for one in counted)), counted
 
 
-def _over_counts(config: TrainingConfig, references: AllRows, counted: Sequence[PlannedRelease]) -> PreparedRun:
-    """Return the plan of a run whose map of columns may be made of histograms that were released before.
+def _over_counts(
+    config: TrainingConfig, references: AllRows, counted: Sequence[PlannedRelease]
+) -> tuple[PreparedRun, AllRows]:
+    """Return the plan of a run whose map of columns may be made of histograms that were released before, and of what.
 
     Which were there when the run was charged is part of its releases' identities: of the plans that there have been,
     over none of them, the first, the first two, …, the one that is charged stays the run's, so that histograms that
@@ -467,26 +489,48 @@ def _over_counts(config: TrainingConfig, references: AllRows, counted: Sequence[
     good enough (:func:`dpalgos.systems.tables.serves`). At most one of the plans is charged; the newest is looked at
     first, and the others only where the account has been charged for something else than these histograms.
     """
-    newest = prepare_over(config, replace(references, counted=tuple(counted)))
+    over = replace(references, counted=tuple(counted))
+    newest = prepare_over(config, over), over
     if not counted:
         return newest
     ledger = open_ledger()
     paid = {charge.key for charge in ledger.charges(counted[0].account)} - {one.key for one in counted}
-    if not paid or _is_among(newest, paid):
+    if not paid or _is_among(newest[0], paid):
         return newest
     for number in reversed(range(len(counted))):
+        over = replace(references, counted=tuple(counted[:number]))
         try:
-            earlier = prepare_over(config, replace(references, counted=tuple(counted[:number])))
+            earlier = prepare_over(config, over)
         except (InputError, ParameterError, RefusedError, SecureAggregationError):
             # What cannot be planned without the newer histograms was not charged without them.
             continue
         if _is_among(earlier, paid):
-            return earlier
+            return earlier, over
     return newest
 
 
 def _is_among(prepared: PreparedRun, paid: Container[str]) -> bool:
     return prepared.plan.models[0].key in paid
+
+
+def _matrices(config: TrainingConfig, references: AllRows, prepared: PreparedRun) -> tuple[PlannedRelease, ...]:
+    """Return the confusion matrices that the same run has where it is not measured by group; none of public rows."""
+    if config.by is None or not any(one.reads_rows for one in prepared.plan.evaluations):
+        return ()
+    plain = prepare_over(config.model_copy(update={"by": None}), replace(references, groups=None)).plan
+    return tuple(one for one in plain.evaluations if isinstance(one.build(), ConfusionMatrix))
+
+
+def _over_matrices(
+    config: TrainingConfig, references: AllRows, prepared: PreparedRun, matrices: tuple[PlannedRelease, ...]
+) -> PreparedRun:
+    """Return the plan of a run by group whose confusion matrices of all rows were released before.
+
+    A run that has counted all rows with its groups, and was charged before these matrices were there, stays what it is.
+    """
+    over = prepare_over(config, replace(references, matrices=matrices))
+    own = {one.key for one in prepared.plan.evaluations} - {one.key for one in over.plan.evaluations}
+    return prepared if open_ledger().charged(own) else over
 
 
 def prepare_over(config: TrainingConfig, references: References) -> PreparedRun:

@@ -29,7 +29,7 @@ def held_out_counts(
     statistics : mapping of key to Statistic
         What the plan's evaluations have released.
     """
-    reread = bool(plan.before)
+    reread = any(one.key in plan.before for one in plan.counts)
     for planned in plan.evaluations:
         if not planned.reads_rows or planned.seen_last != tuple(path):
             continue

@@ -9,9 +9,10 @@ null record takes the place. At the same epsilon the noise is R times as large, 
 only as many times more rows as a person has on average.
 """
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
-from typing import Annotated, Any, Self, cast
+from typing import Annotated, Any, Self, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,8 +27,7 @@ from dpalgos.evaluators.error_sums import LaplaceErrorSums
 from dpalgos.evaluators.noisy_sums import NoisySums
 from dpalgos.evaluators.score_distribution import ScoreDistribution
 from dpalgos.features.column_groups import ColumnGroups, GroupOfRow
-from dpalgos.group_margins import metrics_of_noisy_group, noise_of_estimates
-from dpalgos.guarantees import Setting
+from dpalgos.group_margins import GroupEstimates, rates_of_noisy_group
 from dpalgos.margins import (
     Noise,
     metrics_of_noisy_confusion,
@@ -49,7 +49,7 @@ from dpalgos.score_curves import (
 )
 from dpalgos.trust.model import EVERYONE
 from storage.refs import DatasetRef, Labels, ReleaseRef, ShardRef
-from tasks.planning.plans import RunPlan
+from tasks.planning.plans import RunPlan, noise_of
 from tasks.planning.releases import PlannedRelease
 from tasks.planning.rows import Shards
 from tasks.release.seen_rows import RowMaps, maps_of, rows_of
@@ -63,6 +63,14 @@ MetricsField = Annotated[Metrics, PlainValidator(Metrics.from_json), PlainSerial
 """Metrics of a model of pydantic's: as JSON what cannot be measured is null, with its reason."""
 
 
+class GroupDifference(BaseModel, frozen=True):
+    """The rates of one group less those of another; of noisy ones each with a 95 % margin that holds by itself."""
+
+    group: str
+    less: str
+    metrics: MetricsField
+
+
 class ByGroup(BaseModel, frozen=True):
     """How a model does for each group of the rows by one declared column.
 
@@ -73,14 +81,20 @@ class ByGroup(BaseModel, frozen=True):
         See :func:`dpalgos.metrics.rates_of_group`; of private rows each with the limits of its margin.
     confusion : mapping of group to counts
         True class by predicted class: exact of public rows, estimates from what was released of private ones.
+    differences : tuple of GroupDifference
+        Of each two groups; see :meth:`dpalgos.group_margins.RatesOfGroup.less`.
     times : float or None
         How many times the noise of one matrix that of all groups together is; None of public rows.
+    combined : bool
+        Whether counts of groups are combined with a matrix of all rows that was released before.
     """
 
     column: str
     metrics: dict[str, MetricsField]
     confusion: dict[str, tuple[tuple[float, ...], ...]]
+    differences: tuple[GroupDifference, ...] = ()
     times: float | None = None
+    combined: bool = False
 
 
 class Confused(BaseModel, frozen=True):
@@ -156,8 +170,12 @@ class Measured:
     groups: Mapping[str, tuple[Floats, Metrics]] = field(default_factory=dict)
     """Of each group of rows its counts and its rates."""
     many: ManyClasses | None = None
+    differences: Mapping[tuple[str, str], Metrics] = field(default_factory=dict)
+    """Of each two groups the rates of the first less those of the second."""
     times: float | None = None
     """How many times the noise of one matrix that of all groups together is."""
+    combined: bool = False
+    """Whether counts of groups are combined with a matrix of all rows that was released before."""
 
     def __or__(self, other: Self) -> Self:
         confusion = other.confusion if self.confusion is None else self.confusion
@@ -169,7 +187,9 @@ class Measured:
             calibration,
             {**self.groups, **other.groups},
             other.many if self.many is None else self.many,
+            {**self.differences, **other.differences},
             other.times if self.times is None else self.times,
+            self.combined or other.combined,
         )
 
 
@@ -287,7 +307,18 @@ def _by_group(of: Sequence[Measured], column: str) -> ByGroup:
         counts, rates = zip(*(one.groups[name] for one in of), strict=True)
         metrics[name] = mean(rates)
         confusion[name] = tuple(tuple(round(float(count), 3) for count in row) for row in np.mean(counts, axis=0))
-    return ByGroup(column=column, metrics=metrics, confusion=confusion, times=of[0].times)
+    differences = tuple(
+        GroupDifference(group=group, less=less, metrics=mean([one.differences[group, less] for one in of]))
+        for group, less in of[0].differences
+    )
+    return ByGroup(
+        column=column,
+        metrics=metrics,
+        confusion=confusion,
+        differences=differences,
+        times=of[0].times,
+        combined=of[0].combined,
+    )
 
 
 def _evaluation(
@@ -401,9 +432,8 @@ def _sums(released: Sequence[tuple[PlannedRelease, Statistic]]) -> list[ScoreSum
         if isinstance(algorithm := planned.build(), ScoreDistribution):
             scores = ScoreSums.of_release(statistic.values, algorithm, planned.setting)
     for planned, statistic in released if len(scores) == 1 else ():
-        if isinstance(algorithm := planned.build(), ConfusionMatrix):
-            deviation = algorithm.deviation(planned.setting) * planned.setting.noise_factor
-            scores = [scores[0].combined(statistic.values, deviation)]
+        if isinstance(planned.build(), ConfusionMatrix):
+            scores = [scores[0].combined(statistic.values, noise_of(planned))]
     return scores
 
 
@@ -429,16 +459,19 @@ def _of_releases(
     """
     way = -1 if turned else 1
     measured = Measured(Metrics())
+    by_group = next((one for one in released if isinstance(one[0].build(), ConfusionByGroup)), None)
+    if by_group is not None:
+        assert groups is not None, "who counts by group has planned what says the groups"
+        matrix = next((one for one in released if isinstance(one[0].build(), ConfusionMatrix)), None)
+        released = [one for one in released if one is not by_group and one is not matrix]
+        measured |= _of_groups(by_group, matrix, groups.names, classes, way)
     for planned, statistic in released:
         algorithm, values, setting = cast(NoisySums, planned.build()), statistic.values, planned.setting
-        deviation = algorithm.deviation(setting) * setting.noise_factor
+        deviation = noise_of(planned)
         if isinstance(algorithm, LaplaceErrorSums):
             measured |= Measured(metrics_of_noisy_errors(values, setting.rows, deviation, algorithm.label_range))
         elif isinstance(algorithm, ErrorDistribution):
             measured |= Measured(metrics_of_error_counts(ErrorCounts.of_release(values, algorithm, setting)))
-        elif isinstance(algorithm, ConfusionByGroup):
-            assert groups is not None, "who counts by group has planned what says the groups"
-            measured |= _of_groups(algorithm, values[:, ::way, ::way], groups.names, setting, classes)
         elif isinstance(algorithm, ConfusionMatrix):
             noise, values = simulated(algorithm, setting), values[::way, ::way]
             metrics = metrics_of_noisy_confusion(values, setting.rows, deviation, noise, classes)
@@ -449,21 +482,73 @@ def _of_releases(
 
 
 def _of_groups(
-    algorithm: ConfusionByGroup, values: Floats, names: Sequence[str], setting: Setting, classes: Sequence[str]
+    counted: tuple[PlannedRelease, Statistic],
+    matrix: tuple[PlannedRelease, Statistic] | None,
+    names: Sequence[str],
+    classes: Sequence[str],
+    way: int,
 ) -> Measured:
-    """Return what noisy counts say of each group, and of all of them together."""
-    released = algorithm.deviation(setting) * setting.noise_factor
-    each, together = algorithm.estimates(values)
-    of_group, of_all = algorithm.deviations(released)
-    noise, noise_of_all = noise_of_estimates(algorithm, simulated(algorithm, setting), released)
+    """Return what noisy counts say of each group, of all of them together, and of the differences of each two.
+
+    Parameters
+    ----------
+    counted : (PlannedRelease, Statistic)
+        Counts of groups.
+    matrix : (PlannedRelease, Statistic) or None
+        Counts of all rows, where these were released before.
+    names, classes : sequence of str
+        Of the groups, and of the classes as results list them.
+    way : int
+        -1 where they list them the other way round.
+    """
+    planned, statistic = counted
+    algorithm, setting, released = cast(ConfusionByGroup, planned.build()), planned.setting, noise_of(planned)
+    values, drawn = statistic.values[:, ::way, ::way], simulated(algorithm, setting)
+    noise_of_whole: Noise | None = None
+    whole: Floats | None = None
+    if algorithm.whole:
+        # Each row is counted once among all rows.
+        whole, noise_of_whole = values[algorithm.groups], drawn
+    elif matrix is not None:
+        whole = matrix[1].values[::way, ::way]
+        noise_of_whole = simulated(cast(NoisySums, matrix[0].build()), matrix[0].setting)
+    estimates = GroupEstimates.of_release(algorithm, released, None if matrix is None else noise_of(matrix[0]))
+    each, together = estimates.counts(values[: algorithm.groups] / algorithm.each, whole)
+    of_group, of_all = estimates.deviations
+
+    def of_each(random: np.random.Generator, shape: tuple[int, ...]) -> Floats:
+        return np.asarray(drawn(random, shape) / algorithm.each)
+
+    noise, noise_of_all = estimates.noise(of_each, noise_of_whole)
     metrics = metrics_of_noisy_confusion(together, setting.rows, of_all, noise_of_all, classes)
-    groups = {
-        name: (counts, metrics_of_noisy_group(counts, of_group, noise, classes))
-        for name, counts in zip(names, each, strict=True)
+    rates = {
+        name: rates_of_noisy_group(counts, of_group, noise, classes) for name, counts in zip(names, each, strict=True)
     }
-    many = _of_many(together, classes, noise_of_all, of_all)
-    times = algorithm.times * of_all / released
-    return Measured(metrics, together, groups=groups, many=many, times=times)
+    return Measured(
+        metrics,
+        together,
+        groups={name: (counts, rates[name].metrics) for name, counts in zip(names, each, strict=True)},
+        differences=_differences(rates, lambda one, other: one.less(other, estimates.correlation)),
+        many=_of_many(together, classes, noise_of_all, of_all),
+        times=algorithm.times * of_all / released,
+        combined=matrix is not None,
+    )
+
+
+_Rates = TypeVar("_Rates")
+
+
+def _differences(
+    rates: Mapping[str, _Rates], less: Callable[[_Rates, _Rates], Metrics]
+) -> dict[tuple[str, str], Metrics]:
+    """Return for each two groups, in their order, the rates of the first less those of the second."""
+    pairs = itertools.combinations(rates, 2)
+    return {(group, other): less(rates[group], rates[other]) for group, other in pairs}
+
+
+def _less(one: Metrics, other: Metrics) -> Metrics:
+    """Return the differences of exact rates that both groups have; the number of rows is no rate."""
+    return Metrics({name: value - other[name] for name, value in one.items() if name in other and name != "rows"})
 
 
 # Probabilities that are right are off by nothing; nothing bounds those that are wrong below 1.
@@ -510,7 +595,9 @@ def measure_exactly(
             of_model = _of_training(each, [shard.rows for shard in own])
         if plan is not None and groups is not None:
             of_model |= Measured(
-                Metrics(), groups=_measure_groups(groups, plan.evaluations[0].key, path, own, turned=turned)
+                Metrics(),
+                groups=(exact := _measure_groups(groups, plan.evaluations[0].key, path, own, turned=turned)),
+                differences=_differences({name: rates for name, (_, rates) in exact.items()}, _less),
             )
         measured[name] = of_model | Measured(Metrics(diagnostics_of(path[-1])))
     dataset = shards.training[0].dataset

@@ -48,6 +48,7 @@ from tasks.tracking.results import (
     at_threshold,
     by_class,
     by_person,
+    difference_lines,
     epsilon_by_party,
     group_lines,
     group_metrics,
@@ -244,12 +245,15 @@ def _errors(result: RunResult) -> str:
 
 def by_group_of(result: RunResult) -> str:
     """Return how a model does for each group of rows as Markdown; empty where it was not measured so."""
-    lines = [[cell.replace("|", "\\|") for cell in line] for line in group_lines(result)]
-    if not lines:
-        return ""
-    ruled = [lines[0], ["---", *["--:"] * (len(lines[0]) - 1)], *lines[1:]]
-    table = "\n".join(f"| {' | '.join(line)} |" for line in ruled)
-    return "\n\n".join(filter(None, (table, about_groups(result))))
+    tables = (_ruled(lines) for lines in (group_lines(result), difference_lines(result)) if lines)
+    return "\n\n".join(filter(None, (*tables, about_groups(result))))
+
+
+def _ruled(lines: list[list[str]]) -> str:
+    """Return a table as Markdown, its first line the headings."""
+    escaped = [[cell.replace("|", "\\|") for cell in line] for line in lines]
+    ruled = [escaped[0], ["---", *["--:"] * (len(escaped[0]) - 1)], *escaped[1:]]
+    return "\n".join(f"| {' | '.join(line)} |" for line in ruled)
 
 
 def _accuracy(result: RunResult) -> str:

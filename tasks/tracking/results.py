@@ -99,8 +99,8 @@ class RunResult(Evaluation, frozen=True):
     mu_spent : float or None
         The same as a Gaussian-DP parameter, where every release is Gaussian.
     epsilon_charged : float or None
-        Where the run rests on counts that were released before it: what its own releases cost, without these. Both
-        compose to ``epsilon_spent``.
+        Where the run rests on counts or matrices that were released before it: what its own releases cost, without
+        these. Both compose to ``epsilon_spent``.
     predicts_only : str or None
         The class that the model predicts for every row, where its weights are all zero; None elsewhere.
     positive : str or None
@@ -159,8 +159,8 @@ def proved_of(plan: RunPlan) -> Proved | None:
     """Return what is proved of a whole run, or None.
 
     The run's releases are one plan, known beforehand, so they are composed tightly; every party pays for its own
-    releases and for the joint ones, and the largest cost is the run's. Counts that were released before, which a map of
-    columns is made of, are composed as well.
+    releases and for the joint ones, and the largest cost is the run's. What was released before and is used is composed
+    as well: counts that a map of columns is made of, and matrices that counts of groups are combined with.
     """
     spent = epsilon_by_party(plan)
     if spent is None:
@@ -181,7 +181,7 @@ def proved_of(plan: RunPlan) -> Proved | None:
 
 
 def charged_of(plan: RunPlan) -> float | None:
-    """Return what a run's own releases cost, where it rests on counts that were released before it; None elsewhere."""
+    """Return what a run's own releases cost, where it rests on some that were made before it; None elsewhere."""
     charged = _epsilons(plan, plan.losses_by_party()) if plan.before else None
     return None if charged is None else max(charged.values())
 
@@ -248,13 +248,17 @@ def _predicts_only(plan: RunPlan, references: Sequence[ReleaseRef]) -> str | Non
 
 
 def rests_on(result: RunResult) -> str:
-    """Return why a run's epsilon is above the one that was asked for, where counts were released before it."""
+    """Return why a run's epsilon is above the one that was asked for, where it rests on earlier releases."""
     if result.epsilon_charged is None or result.epsilon_spent is None:
         return ""
     spent, charged = (rounded_up(one, 4) for one in (result.epsilon_spent, result.epsilon_charged))
+    on = "the counts of its columns"
+    if result.by_group is not None and result.by_group.combined:
+        several = result.identity.dataset.unit.several
+        on = f"the confusion matrix of its held-out {several} (and earlier counts of columns, if its model has any)"
     return (
-        f"{result.algorithm}: ε spent = {spent:g} is this run's own ε = {charged:g} composed with the counts of its "
-        "columns, on which it rests; these were charged before and are not charged again."
+        f"{result.algorithm}: ε spent = {spent:g} is this run's own ε = {charged:g} composed with {on}, on which it "
+        "rests; these were charged before and are not charged again."
     )
 
 
@@ -559,6 +563,27 @@ def group_lines(result: RunResult) -> list[list[str]]:
     return lines
 
 
+_MOST_PAIRS = 6
+
+
+def difference_lines(result: RunResult) -> list[list[str]]:
+    """Return a table of the differences of groups: a line of headings, and a line per pair; none without groups.
+
+    Of up to four groups all pairs; of more, each group against the first one.
+    """
+    of = result.by_group
+    if of is None or not of.differences:
+        return []
+    shown = rates_by_group(result)
+    first = next(iter(of.metrics))
+    few = len(of.differences) <= _MOST_PAIRS
+    pairs = [one for one in of.differences if few or one.group == first]
+    lines = [[of.column, *shown.values()]]
+    for one in pairs:
+        lines.append([f"{one.group} − {one.less}", *(shown_rate(one.metrics, name, "+.3f") for name in shown)])
+    return lines
+
+
 def rates_by_group(result: RunResult) -> dict[str, str]:
     """Return which rates of groups are shown, and what they are called: of two classes, what is predicted, too."""
     metrics = [] if result.by_group is None else list(result.by_group.metrics.values())
@@ -593,11 +618,13 @@ def about_groups(result: RunResult) -> str:
     if result.by_group is None or not any("rows_low" in one for one in result.by_group.metrics.values()):
         return ""
     several, times = result.identity.dataset.unit.several, result.by_group.times or 1.0
+    combined = "; they are combined with the matrix of all rows that was released before" * result.by_group.combined
     return (
         f"By {result.by_group.column}: one charged release of a confusion matrix per group, at the price of one "
-        f"matrix. Margins are of 95 %, each by itself; those of the number of {several} and of the share predicted are "
-        f"of the noise alone, for the held-out {several}. A number whose margin says nothing cannot be measured: the "
-        "group is small beside the noise, which follows from the noise and noisy counts alone. All other numbers of "
+        f"matrix{combined}. Margins are of 95 %, each by itself, those of differences included: of many differences "
+        f"5 % are expected to lie outside their margins. Margins of the number of {several} and of the share predicted "
+        f"are of the noise alone, for the held-out {several}. A number that has too few {several} for the noise cannot "
+        "be measured, which follows from the noise and noisy counts alone. All other numbers of "
         f"this run are of all groups together, with {times:.3g} times the noise of a run that is not measured by group."
     )
 

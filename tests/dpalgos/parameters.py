@@ -22,7 +22,11 @@ PARAMETERS: dict[tuple[str, str], list[dict[str, Any]]] = {
         {"budget": MU, "bins": 8, "running": False, "mean_weight": 0.5, "label_range": (0.0, 1.0)},
         {"budget": MU, "columns": [{"at": 0, "values": 1}]},
     ],
-    ("evaluators", "confusion-by-group"): [{"budget": MU}, {"budget": MU, "groups": 5}],
+    ("evaluators", "confusion-by-group"): [
+        {"budget": MU},
+        {"budget": MU, "groups": 5},
+        {"budget": MU, "groups": 3, "alone": True},
+    ],
     ("evaluators", "confusion-matrix"): [{"budget": MU}],
     ("evaluators", "discordance"): [{"budget": MU}],
     ("evaluators", "error-distribution"): [{"budget": MU}, {"budget": MU, "bound": 0.6, "centre": 0.0}],

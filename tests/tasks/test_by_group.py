@@ -15,6 +15,7 @@ import pytest
 from rich.console import Console
 
 from dpalgos.evaluators.by_group import ConfusionByGroup
+from dpalgos.group_margins import GroupEstimates
 from dpalgos.parameters import ParameterError
 from flows.federated_training import chain_inline
 from storage.errors import InputError, RefusedError
@@ -22,13 +23,14 @@ from storage.refs import DatasetRef, Visibility
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
 from tasks.exports.archive import export_run
-from tasks.exports.verifying import verify
+from tasks.exports.verifying import _RefutedError, _require_the_same_rows, verify
 from tasks.federation.protocol import require_carried
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.graph import materialise
+from tasks.planning.plans import noise_of
 from tasks.planning.rows import Shards
 from tasks.preparation.making import make_rows
-from tasks.preparation.prepare import AllRows, prepare_over, whole
+from tasks.preparation.prepare import AllRows, is_current, prepare_over, whole
 from tasks.preparation.prepare import prepare as planned
 from tasks.records import record
 from tasks.release.expectation import expect_run
@@ -36,7 +38,14 @@ from tasks.release.metrics import measure_by_releases
 from tasks.release.seen_rows import maps_of, rows_of
 from tasks.release.storing import read_release
 from tasks.tracking.reporting import figure_files
-from tasks.tracking.results import NOT_MEASURED, RunResult, group_lines
+from tasks.tracking.results import (
+    NOT_MEASURED,
+    RunResult,
+    append_result,
+    difference_lines,
+    group_lines,
+    rests_on,
+)
 from tests.support.chains import Prepared, charges, configured, followed, prepare
 from tests.support.command_line import CommandLine
 from unitball.accounts import read_budget
@@ -172,6 +181,10 @@ def test_numbers_of_public_groups_are_those_of_their_own_rows(root: Path, tmp_pa
         assert metrics["accuracy"] == pytest.approx(np.trace(counts) / counts.sum())
         assert metrics["predicted_yes"] == pytest.approx(counts[:, 1].sum() / counts.sum())
     assert all(NOT_MEASURED not in cell for line in group_lines(result) for cell in line)
+    (first, *_) = result.by_group.differences
+    female, male = (result.by_group.metrics[name]["accuracy"] for name in ("female", "male"))
+    assert (first.group, first.less) == ("female", "male")
+    assert first.metrics == {**first.metrics, "accuracy": female - male}
 
 
 # ── the charged release ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -210,7 +223,12 @@ def test_a_private_table_with_a_tiny_group_is_measured_at_the_price_of_one_matri
     assert result.by_group is not None
     algorithm = counting.build()
     assert isinstance(algorithm, ConfusionByGroup)
-    noise, of_all = algorithm.deviations(algorithm.deviation(counting.setting))
+    # The matrix of the run before is taken, and no row is counted among all rows again.
+    (before, *_) = plan.matrices
+    assert (algorithm.whole, result.by_group.combined) == (0, True)
+    estimates = GroupEstimates.of_release(algorithm, noise_of(counting), noise_of(before))
+    noise, of_all = estimates.deviations
+    assert of_all == pytest.approx(math.sqrt(4.0 / 5.0) * noise_of(before), rel=0.02)
     whole = expected("sex", table(400, seed=4))
     for group, counts in result.by_group.confusion.items():
         metrics, found = result.by_group.metrics[group], float(np.sum(counts))
@@ -266,6 +284,59 @@ def test_parties_own_held_out_rows_are_counted_by_group_as_the_trust_model_has_i
     said = measure_by_releases(plan, {"all": [made[key] for key in path]}, made)
     assert said.by_group is not None
     assert list(said.by_group.metrics) == ["female", "male", "other", "missing"]
+
+
+def test_an_earlier_matrix_of_the_same_rows_is_used_once_charged_and_composed(root: Path, tmp_path: Path) -> None:
+    """The result rests on both releases: key, epsilon, sentence. A run that was there before stays as it is."""
+    bring_in(tmp_path / "input", 800, held_out=400)
+    asked: dict[str, Any] = {"algorithm": "noisy-gd", "evaluation": True}
+    first = followed(by="sex", **asked)
+    assert first.by_group is not None
+    assert not first.by_group.combined
+    early = planned(configured(by="smoker", **asked))
+    assert is_current(early)
+    plain, before = followed(**asked), charges()
+    assert not is_current(early)
+    assert followed(by="sex", **asked) == first.model_copy(update={"cached": True})
+    assert charges() == before
+    # Of another column's groups nothing was counted yet.
+    waiting = planned(configured(by="smoker", **asked))
+    result = followed(by="smoker", **asked)
+    assert result.by_group is not None
+    assert result.by_group.combined
+    assert len(charges()) == len(before) + 1
+    assert is_current(waiting)
+    assert set(plain.evaluations) < set(result.evaluations)
+    assert set(plain.evaluations) <= set(result.identity.evaluation[1])
+    # Two releases of the held-out rows at one μ: √2 of it in all.
+    assert result.mu_spent == pytest.approx(math.sqrt(2.0) * float(plain.mu_spent or 0.0), rel=1e-6)
+    assert result.epsilon_charged == pytest.approx(plain.epsilon_spent, rel=1e-6)
+    assert float(result.epsilon_spent or 0.0) > 1.3 * float(plain.epsilon_spent or 0.0)
+    assert "confusion matrix of its held-out rows (" in rests_on(result)
+    again = planned(configured(by="smoker", **asked))
+    assert whole(again).plan.run_key == result.run_key
+
+
+def test_a_run_on_an_earlier_matrix_is_verified_and_no_other_matrix_passes(root: Path, tmp_path: Path) -> None:
+    bring_in(tmp_path / "input", 800, held_out=400)
+    for by in (None, "sex"):
+        config = configured(algorithm="noisy-gd", evaluation=True, by=by)
+        chained = chain_inline(config)
+        append_result(whole(planned(config)).config, chained.result)
+    data, _, _ = export_run(chained.result.run_key[:10])
+    (tmp_path / "run.zip").write_bytes(data)
+    found = verify(tmp_path / "run.zip")
+    assert all(check.holds is not False for check in found.checks), found.checks
+    assert found.epsilon == chained.result.epsilon_spent
+    assert any("combined with the matrix" in check.detail for check in found.checks)
+    matrix = chained.plan.matrices[0]
+    for changed in ({"partition": "another"}, {"parties": ("9",)}, {"upstream": ()}):
+        other = matrix.model_copy(update=changed)
+        plan = chained.plan.model_copy(
+            update={"evaluations": (other, *chained.plan.evaluations[1:]), "before": (other.key,)}
+        )
+        with pytest.raises(_RefutedError, match=other.key[:12]):
+            _require_the_same_rows(plan)
 
 
 def test_a_repeated_run_charges_nothing_and_says_the_same(root: Path, tmp_path: Path) -> None:
@@ -411,6 +482,10 @@ def test_a_run_shows_its_groups_wherever_people_look(logged: RunResult, tracked_
     assert "### By sex" in card
     assert "| other |" in card
     assert "1.58 times the noise" in card
+    assert "| female − male |" in card
+    pairs = [line[0] for line in difference_lines(logged)[1:]]
+    assert pairs[:3] == ["female − male", "female − other", "female − missing"]
+    assert len(pairs) == 6
     assert "by_group.png" in files
     assert figure_files(logged)["by_group.png"].startswith(b"\x89PNG")
     document = json.loads(logged.model_dump_json())
@@ -475,5 +550,10 @@ def test_a_notebook_gets_a_line_a_group(root: Path, tmp_path: Path) -> None:
     assert table_of_groups.index.name == "sex"
     assert list(table_of_groups.index) == ["female", "male", "other", "missing"]
     assert {"rows", "rows_low", "accuracy", "accuracy_low", "recall_yes", "predicted_yes"} <= set(table_of_groups)
+    differences = model.group_differences()
+    assert ("female", "male") in differences.index
+    of_two = differences.loc[("female", "male")]
+    assert of_two["accuracy"] == table_of_groups["accuracy"]["female"] - table_of_groups["accuracy"]["male"]
+    assert of_two["accuracy_low"] < of_two["accuracy"] < of_two["accuracy_high"]
     with pytest.raises(InputError, match="measured"):
         dataclasses.replace(model, result=followed(algorithm="noisy-gd")).by_group()
