@@ -267,6 +267,8 @@ def margins_held(found: Table) -> dict[str, Any]:
     rows = []
     for metric, title in _MARGINS.items():
         cells = [one for one in found["cells"] if one["metric"].removesuffix("_a").removesuffix("_b") == metric]
+        if not cells:
+            continue
         shown = [one for one in cells if one.get("shown", 0) >= _FEW_SHOWN]
         wide = sorted((one for one in shown if one["width"] is not None), key=lambda one: one["width"])
         rows.append(

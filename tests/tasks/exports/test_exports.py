@@ -202,7 +202,7 @@ _FREE = {
     "left", "filter", "spent_before", "earlier", "reserved", "recorded_at", "subject", "account", "digest", "previous",
     # What was measured and how a run came about is the signer's word, and not said.
     "accuracy", "measured_on", "classes", "confusion", "roc", "calibration", "split", "claim", "sound_counterpart",
-    "positive", "seconds", "releasing_seconds", "mlflow_run_id", "prefect_flow_run_id",
+    "many_classes", "predicts_only", "positive", "seconds", "releasing_seconds", "mlflow_run_id", "prefect_flow_run_id",
 }  # fmt: skip
 
 
