@@ -15,7 +15,7 @@ from dpalgos.parameters import ParameterError
 from dpalgos.rows import Floats, Ints
 
 
-@released_kind("column-groups")
+@released_kind("group-codes")
 @dataclass(frozen=True, slots=True)
 class GroupCodes(RowFeatures):
     """Groups of a row's cells, one feature each, in [0, 1]: group g of ``parts`` as (g + ½)/parts.

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from fractions import Fraction
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
-from dpalgos import registry, testing
+from dpalgos import models, registry, testing
 from dpalgos.algorithms import (
     NeighbouringPair,
     OneSum,
@@ -491,3 +493,14 @@ def _proved(spec: AlgorithmSpec) -> bool:
     algorithm = spec.with_parameters(**given).build()
     setting = Setting(sizes=(400,), dimension=64, classes=10)
     return bool(algorithm.guarantee(setting).proved)
+
+
+def test_each_kind_of_release_is_of_one_class() -> None:
+    """Of two classes of a kind, the last one imported would read what the other has stored."""
+    named = re.findall(
+        r'^@released_kind\("([^"]+)"\)',
+        "\n".join(path.read_text("utf-8") for path in Path(models.__file__).parent.rglob("*.py")),
+        flags=re.M,
+    )
+    assert len(named) > 10
+    assert len(named) == len(set(named)), sorted(named)
