@@ -78,6 +78,24 @@ def is_recorded(layout: Layout, run: str) -> bool:
     return (layout.results / "runs" / f"{path_component(run, 'run')}.parquet").is_file()
 
 
+def read_record(layout: Layout, run: str) -> dict[str, Any] | None:
+    """Return what was kept under a run's name, nested cells as JSON text; None where nothing was.
+
+    Raises
+    ------
+    DamagedError
+        If its file cannot be read.
+    """
+    if not is_recorded(layout, run):
+        return None
+    path = layout.results / "runs" / f"{path_component(run, 'run')}.parquet"
+    try:
+        records: list[dict[str, Any]] = pq.read_table(path).to_pylist()
+    except (pa.ArrowException, OSError) as error:
+        raise DamagedError(f"{path} is damaged ({_first_lines(error)}); put it back from a back-up") from error
+    return records[0] if records else None
+
+
 def _create_view(connection: Any, files: list[str], table: str) -> None:
     """Make a view of one table's files by DuckDB's own reader; columns that a file lacks are null."""
     if not files:

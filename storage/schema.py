@@ -248,6 +248,18 @@ class Schema:
         return tuple(found)
 
     @property
+    def own_features(self) -> dict[str, tuple[int, ...]]:
+        """Which features are which input's, by its name: the one that says that its cell is missing among them."""
+        ends = np.cumsum([0, *(column.width for column in self.inputs)])
+        found = {
+            column.name: tuple(range(start, stop))
+            for column, start, stop in zip(self.inputs, ends[:-1].tolist(), ends[1:].tolist(), strict=True)
+        }
+        for place, column in enumerate(self._indicators, len(self._names)):
+            found[column.name] += (place,)
+        return found
+
+    @property
     def dimension(self) -> int:
         """Features a row."""
         return len(self.feature_names)

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from unitball.estimators import PrivateClassifier, PrivateRegressor
     from unitball.fits import BudgetError
     from unitball.pipelines import PipelineFinding, check_pipeline
-    from unitball.training import TrainedModel, budget, frontier, open_account, plot, predict, results, train
+    from unitball.training import TrainedModel, budget, explain, frontier, open_account, plot, predict, results, train
 
 __all__ = [
     "AccountBudget",
@@ -54,6 +54,7 @@ __all__ = [
     "budget",
     "check_pipeline",
     "describe",
+    "explain",
     "frontier",
     "open_account",
     "plot",
@@ -67,7 +68,17 @@ _PLACES = {
     "estimators": ("PrivateClassifier", "PrivateRegressor"),
     "fits": ("BudgetError",),
     "pipelines": ("PipelineFinding", "check_pipeline"),
-    "training": ("TrainedModel", "budget", "frontier", "open_account", "plot", "predict", "results", "train"),
+    "training": (
+        "TrainedModel",
+        "budget",
+        "explain",
+        "frontier",
+        "open_account",
+        "plot",
+        "predict",
+        "results",
+        "train",
+    ),
 }
 
 

@@ -24,6 +24,7 @@ from storage.errors import InputError
 from storage.hidden_cells import shown_cell
 from storage.refs import OnViolation
 from tasks.release.metrics import Evaluation
+from tasks.tracking.explanations import score_names
 from unitball.fits import Target
 from unitball.parameter_checks import ends, finite, shown
 from unitball.pipelines import learns_nothing
@@ -265,6 +266,14 @@ class PrivateClassifier(Scored, ClassifierMixin, PrivateEstimator):  # type: ign
         known = self.classes_.tolist()
         return tuple(f"score {name}" for name in (known[1:] if len(known) == 2 else known))
 
+    def _explained_scores(self, scores: Floats) -> Floats:
+        if len(self.classes_) == 2 and self.calibration_:
+            return self.calibration_[0].slope * scores + self.calibration_[0].offset
+        return self._counted(scores)
+
+    def _explained_names(self) -> tuple[str, ...]:
+        return score_names(self._class_names(), calibrated=bool(self.calibration_))
+
     def decision_function(self, X: Any) -> Floats:
         """Return scores: (m,) for two classes, positive for the second; (m, K) otherwise."""
         scores = self._scores(X)
@@ -450,6 +459,12 @@ class PrivateRegressor(Scored, RegressorMixin, PrivateEstimator):  # type: ignor
     def predict(self, X: Any) -> Floats:
         """Return a number within the declared range for each row, (m,)."""
         return np.clip(self._scores(X)[:, 0], *self._label_range)
+
+    def _explained_scores(self, scores: Floats) -> Floats:
+        return np.clip(scores[:, :1], *self._label_range)
+
+    def _explained_names(self) -> tuple[str, ...]:
+        return score_names((), calibrated=False)
 
     @spoken_in_python()
     def predict_interval(self, X: Any, coverage: float = 0.9) -> Floats:

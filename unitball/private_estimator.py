@@ -20,18 +20,20 @@ from dpalgos.parameters import ParameterError
 from dpalgos.registry import names
 from dpalgos.rows import Floats
 from dpalgos.score_curves import ScoreSums
+from dpalgos.shapley import PERMUTATIONS, Player
 from storage.encoder import TableEncoder
 from storage.errors import InputError
-from storage.frames import frame_of
+from storage.frames import find_frame, frame_of
 from storage.readers.in_memory import document_of
 from storage.refs import OnViolation
 from storage.schema import parse_schema
-from tasks.datasets.scales import scales_under
+from tasks.datasets.scales import Scale, scales_under
 from tasks.planning.configuration import TrainingConfig, faults
 from tasks.planning.resolution import resolve_normalisation
 from tasks.release.held_out_counts import held_out_counts
 from tasks.release.metrics import Evaluation, measure_by_statistics, sums_of_scores
 from tasks.tracking.effects import described_effects
+from tasks.tracking.explanations import Basis, explaining, players_of
 from tasks.tracking.results import proved_of
 from unitball.fits import (
     BudgetError,
@@ -287,18 +289,8 @@ class PrivateEstimator(PrivateStep):
             If no column has a declared range or values.
         """
         check_is_fitted(self)
-        if self._encoding is not None:
-            known, scales = self._encoding.places, self._encoding.scales(getattr(self, "feature_names_in_", None))
-            missing = self._encoding.middle()
-        else:
-            declared = self._columns.declared
-            known, missing = declared.places, declared.missing_row()
-            scales = scales_under(declared, clips=OnViolation(self.on_violation).clips)
-        if not known:
-            raise InputError(
-                "effects are of declared columns, each with a range or its values; declare bounds or a schema"
-            )
-        columns = [Column(**place.model_dump()) for place in known]
+        scales, missing = self._declared_columns("effects are")
+        columns = [Column(**place.model_dump()) for place in self._places]
         path = [*self._maps, self._model]
         names = self._score_names()
 
@@ -311,6 +303,80 @@ class PrivateEstimator(PrivateStep):
 
     def _score_names(self) -> tuple[str, ...]:
         return ("prediction",)
+
+    def _declared_columns(self, what: str) -> tuple[Sequence[Scale], Floats]:
+        """Return the scale of each declared column, and the features of a row whose cells are all missing.
+
+        Raises
+        ------
+        InputError
+            If none has a range or values; ``what`` is of these.
+        """
+        if not self._places:
+            raise InputError(f"{what} of declared columns, each with a range or its values; declare bounds or a schema")
+        if self._encoding is not None:
+            return self._encoding.scales(getattr(self, "feature_names_in_", None)), self._encoding.middle()
+        declared = self._columns.declared
+        return scales_under(declared, clips=OnViolation(self.on_violation).clips), declared.missing_row()
+
+    @spoken_in_python()
+    def explain(self, X: Any, *, permutations: int = PERMUTATIONS, seed: int = 0) -> pd.DataFrame:
+        """Return why rows have their scores: what each column adds, a Shapley value with its standard error.
+
+        No row that was fitted on is looked at: reference rows are drawn from the counts of columns that the fit has
+        released, so that it costs nothing. The data frame is that of :func:`unitball.explain`.
+
+        Parameters
+        ----------
+        X : array (m, p), or data frame
+        permutations, seed : int
+            As of :func:`unitball.explain`.
+
+        Raises
+        ------
+        InputError
+            If no column has a declared range or values, or the fit has released no counts of columns.
+        dpalgos.parameters.ParameterError
+            For a number of orders, or a seed, beyond its bounds.
+        """
+        check_is_fitted(self)
+        scales, missing = self._declared_columns("rows are explained by values")
+        if self._counts is None:
+            raise InputError(
+                f"this fit has released no counts of its columns, of which reference rows are drawn: {self._algorithm} "
+                "counts none for so many rows at this epsilon. Fit algorithm='unitball' with a larger epsilon, or "
+                "train on a table that is described: unitball.describe(…), unitball.train(…)"
+            )
+        if self._encoding is None:
+            players = players_of(self._columns.declared, scales)
+        else:
+            players = [
+                Player(scale.name, (place.at,), (Column(**place.model_dump()),), (0,))
+                for place, scale in zip(self._places, scales, strict=True)
+            ]
+        basis = Basis(counts=self._counts, proved=self.guarantee_.proved, with_counts=True)
+        divided = explaining(
+            lambda encoded: self._explained_scores(self._raw_scores_of(encoded)),
+            self._explained_names(),
+            players,
+            missing,
+            basis,
+            permutations=permutations,
+            seed=seed,
+        )
+        with self._without_cells():
+            rows = X if self._encoding is None else self._validated(X, reset=False, ensure_min_samples=0)
+            features = self._encoded(rows)
+        frame = find_frame(X)
+        return divided.frame(features, None if frame is None else frame.index)
+
+    @abstractmethod
+    def _explained_scores(self, scores: Floats) -> Floats:
+        """Return from the model's own scores what is divided among columns."""
+
+    @abstractmethod
+    def _explained_names(self) -> tuple[str, ...]:
+        """Return what these are."""
 
 
 class Scored:

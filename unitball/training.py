@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from tasks.tracking.effects import Effects
+    from tasks.tracking.explanations import Basis
+    from tasks.tracking.lineage import Lineage
 
 MEMORY = ":memory:"
 """In place of a folder: a root of this process alone, which ends with it."""
@@ -225,6 +227,10 @@ class TrainedModel:
         What it says about each column of a declared table; see :meth:`effects`.
     remembered : str
         What is to be said where the account ends with this process.
+    lineage : Lineage or None
+        What the model is made of.
+    root : str or None
+        Where its releases are kept.
     """
 
     result: RunResult
@@ -232,6 +238,8 @@ class TrainedModel:
     budget: AccountBudget
     says: Effects | None = None
     remembered: str = ""
+    lineage: Lineage | None = None
+    root: str | None = None
 
     @property
     def guarantee(self) -> Proved | None:
@@ -340,6 +348,31 @@ class TrainedModel:
             If the model takes no declared columns.
         """
         return effects_frame(self.says)
+
+    def explain(self, rows: Any, *, permutations: int = 256, seed: int = 0) -> pd.DataFrame:
+        """Return why rows have their scores: what each column adds, a Shapley value with its standard error.
+
+        As :func:`unitball.explain`, of this model.
+
+        Parameters
+        ----------
+        rows : as for :meth:`predict`
+        permutations, seed : int
+            As of :func:`unitball.explain`.
+
+        Raises
+        ------
+        storage.errors.InputError
+            As :func:`unitball.explain` does.
+        """
+        from tasks.tracking.explanations import basis_of, require_explainable
+
+        if self.pipeline is None or self.lineage is None:
+            raise InputError("each party has a model of its own, which scikit-learn cannot hold; explain a joint model")
+        require_explainable(self.pipeline)
+        with spoken_in_python(), using_root(self.root):
+            basis = basis_of(self.lineage, self.result.proved)
+        return explained(self.pipeline, basis, rows, permutations=permutations, seed=seed)
 
     def by_group(self) -> pd.DataFrame:
         """Return a line a group, of a run that was measured with ``by="column"``: its rates and their 95 % margins.
@@ -472,6 +505,7 @@ def train(
             from flows import federated_training
             from tasks.records import record
             from tasks.runtime.steps import inline
+            from tasks.tracking.lineage import Lineage
             from tasks.tracking.reporting import run_report
             from tasks.tracking.runs import logging_afterwards
 
@@ -484,13 +518,16 @@ def train(
                 with logging_afterwards(find_dataset(config.dataset)):
                     run = federated_training.chain(prepared)
                 run = run._replace(result=recorded or record(config, *run))
-            model, account = run_report(config, run).model, read_budget(dataset)
+            report, account = run_report(config, run), read_budget(dataset)
+            model, place = report.model, MEMORY if root == MEMORY else str(current_root())
     return TrainedModel(
         result=run.result,
         pipeline=None if model is None else model.pipeline,
         budget=account,
         says=None if model is None else model.effects,
         remembered=IN_MEMORY_ALONE.format(account.account) if root == MEMORY and account.epsilon_cap else "",
+        lineage=None if model is None else Lineage.model_validate_json(model.lineage),
+        root=place,
     )
 
 
@@ -544,6 +581,75 @@ def predict(
     if interval is not None or sets is not None:
         return covered(pipeline, rows, interval=interval, sets=sets)
     return predicted(pipeline, rows)
+
+
+@spoken_in_python()
+def explain(
+    model: str,
+    rows: Any,
+    *,
+    permutations: int = 256,
+    seed: int = 0,
+    root: str | os.PathLike[str] | None = None,
+) -> pd.DataFrame:
+    """Return why rows have their scores: what each column adds, a Shapley value with its standard error.
+
+    The values of a row add up to its score less the mean score of reference rows: of two classes the log-odds of the
+    second one (its score, where no probabilities were calibrated), of more classes the score of the predicted one, of a
+    number the prediction. Reference rows are drawn from released one-way counts, each column independently of the
+    others; no private row is read, and nothing is charged or stored. See :mod:`dpalgos.shapley`.
+
+    Parameters
+    ----------
+    model : str
+        ``NAME`` for the newest version, ``NAME@champion`` or ``NAME/version``.
+    rows : frame of the table's columns
+        As of :func:`unitball.predict`.
+    permutations : int
+        Orders of the columns, an even number from 4 on, with half as many reference rows. Errors fall with its root.
+    seed : int
+        Public, at least 0.
+    root : path, optional
+
+    Returns
+    -------
+    data frame
+        A line per row and column, the largest absolute values of a row first: ``row`` (of a pandas frame its index),
+        ``of`` (which score), ``score``, ``mean`` (of the reference rows), ``column``, ``value``, ``share`` (of the sum
+        of all absolute values of the row) and ``error``. Its ``attrs`` hold ``note`` (how to read it, and what it rests
+        on), ``permutations``, ``seed``, and ``epsilon`` and ``delta`` of the model and the counts together.
+
+    Raises
+    ------
+    storage.errors.InputError
+        If there is no such model, a row does not fit the schema, the model takes no declared columns (images), or no
+        counts of its columns are released, with the way to get them.
+    dpalgos.parameters.ParameterError
+        For a number of orders, or a seed, beyond its bounds.
+    """
+    from tasks.tracking.explanations import basis_of_model, require_explainable
+    from tasks.tracking.model_files import load_model
+    from tasks.tracking.model_versions import find_model
+
+    with using_root(root):
+        version = find_model(current_root(), model)
+        pipeline = load_model(current_root(), version)
+        require_explainable(pipeline)
+        basis = basis_of_model(current_root(), version)
+    return explained(pipeline, basis, rows, permutations=permutations, seed=seed)
+
+
+@cells_hidden()
+def explained(pipeline: Any, basis: Basis, rows: Any, *, permutations: int, seed: int) -> pd.DataFrame:
+    """Return why rows have their scores by a model as it is logged, and warn of cells that were clipped."""
+    from tasks.tracking.explanations import explaining_pipeline
+    from tasks.tracking.flavor import encoded
+    from unitball.screen import warn_of_clipped
+
+    explaining = explaining_pipeline(pipeline, basis, permutations=permutations, seed=seed)
+    found = encoded(pipeline, rows)
+    warn_of_clipped(found.clipped, "the schema")
+    return explaining.frame(found.features, index_of(rows))
 
 
 @cells_hidden()

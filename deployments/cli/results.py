@@ -516,20 +516,48 @@ def predict(
         float | None,
         typer.Option("--set", help="Add prediction sets of this coverage, such as 0.9 (classes)."),
     ] = None,
+    why: Annotated[
+        int | None,
+        typer.Option(min=1, help="Add the N columns that move each row's score most."),
+    ] = None,
+    permutations: Annotated[int | None, typer.Option(help="Orders of columns for --why; even. Default: 256.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="PNG file of the first explanations (--why).")] = None,
 ) -> Answer:
     """Predict each row of a file; rows outside the schema get a reason."""
+    from dpalgos.shapley import PERMUTATIONS
     from tasks.tracking.decisions import decision_of
+    from tasks.tracking.explanations import (
+        LargestColumns,
+        basis_of_model,
+        explaining_pipeline,
+        first_explained,
+        lines_of,
+        require_explainable,
+    )
     from tasks.tracking.flavor import Covering, predict_file, promised_by
     from tasks.tracking.lineage import guaranteed, trained_on_people
     from tasks.tracking.model_files import load_model
     from tasks.tracking.model_versions import find_model
 
     require_readable(source, "--input")
+    if why is None and (permutations is not None or plot is not None):
+        raise InputError(f"--{'plot' if permutations is None else 'permutations'} is of explanations: add --why 5")
+    if plot is not None and plot.exists():
+        raise InputError(f"{plot} exists; name another file, or remove it first")
+    largest = None
     with progress("predict"):
         version = find_model(current_root(), model)
         pipeline = load_model(current_root(), version)
         covering = Covering(interval, sets)
-        done = predict_file(pipeline, source, output, id_column=id_column, threshold=threshold, covering=covering)
+        if why is not None:
+            require_explainable(pipeline)
+            basis = basis_of_model(current_root(), version)
+            largest = LargestColumns(
+                explaining_pipeline(pipeline, basis, permutations=permutations or PERMUTATIONS), why
+            )
+        done = predict_file(
+            pipeline, source, output, id_column=id_column, threshold=threshold, covering=covering, why=largest
+        )
         coverage, claims = covering.coverage, promised_by(pipeline, covering)
         promise = guaranteed(current_root(), version)
         decision = decision_of(current_root(), version, pipeline, threshold)
@@ -554,6 +582,17 @@ def predict(
         )
     told += claims
     asked = {} if coverage is None else {"coverage": coverage, "claim": ". ".join(claims)}
+    if largest is not None:
+        first = first_explained(output, id_column)
+        told += [f"why, of the first {len(first)} rows (of all rows: columns why_… of {output})"] if first else []
+        told += [line for called, row in first for line in lines_of(row, called)]
+        told += [largest.explaining.note]
+        asked |= {"why": largest.explaining.facts | {"rows": [row for _, row in first]}}
+        if plot is not None:
+            from tasks.tracking.explanation_figure import draw_explanations
+
+            write_bytes(plot, draw_explanations(first))
+            told.append(f"drawn: {plot}")
     return Answer(
         {**machine, "rows": done.rows, "refused": done.refused, "clipped": clipped, "guaranteed": promise, **asked},
         [

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import pandas as pd
@@ -35,7 +35,7 @@ from storage.encoder import Clipped, Encoder, PictureEncoder, TableEncoder
 from storage.errors import InputError, StorageError
 from storage.frames import number_rows
 from storage.hidden_cells import cells_hidden
-from storage.names import SCORED
+from storage.names import SCORED, require_kept
 from storage.readers.picture_files import PATH, asked_pictures, count_asked, passed_over
 from storage.readers.raw_tables import PARQUET, expected_rows, names_of, raw_rows
 from storage.schema import Table
@@ -557,6 +557,21 @@ class Predicted:
     passed_over: str = ""
 
 
+class Why(Protocol):
+    """What says of each row why it has its score."""
+
+    @property
+    def rows_at_once(self) -> int:
+        """How many rows are explained at a time."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the columns that it writes."""
+
+    def columns(self, features: Floats) -> dict[str, pa.Array]:
+        """Return these columns of some encoded rows."""
+
+
 @predicting()
 def predict_file(
     pipeline: Pipeline,
@@ -566,6 +581,7 @@ def predict_file(
     id_column: str | None = None,
     threshold: float | None = None,
     covering: Covering = Covering(),
+    why: Why | None = None,
 ) -> Predicted:
     """Predict each row of a file and write a Parquet file beside it, streaming.
 
@@ -588,6 +604,8 @@ def predict_file(
         See :func:`scores_of`.
     covering : Covering, optional
         Whether intervals or sets are asked for.
+    why : Why, optional
+        Adds, after the scores, the columns that say why a row has its score.
 
     Raises
     ------
@@ -604,7 +622,10 @@ def predict_file(
         id_column=None if id_column is None else column_name(id_column),
         threshold=threshold,
         cover=_cover(pipeline, covering),
+        why=why,
     )
+    if why is not None and asked.id_column is not None:
+        require_kept(asked.id_column, *why.names)
     require_columns(source, asked.encoder, asked.id_column)
     if output.suffix.lower() in _OTHER_FORMATS:
         raise InputError(
@@ -655,6 +676,12 @@ class _Asked:
     id_column: str | None
     threshold: float | None
     cover: _Cover
+    why: Why | None = None
+
+    @property
+    def rows_at_once(self) -> int:
+        """How many rows are read at a time."""
+        return _ROWS if self.why is None else min(_ROWS, self.why.rows_at_once)
 
     @property
     def encoder(self) -> Encoder | None:
@@ -672,6 +699,13 @@ class _Asked:
         return _scored(
             self.pipeline if self.encoder is None else self.pipeline[1:], features, self.threshold, self.cover
         )
+
+    def explained(self, features: Floats, refused: NDArray[np.bool_]) -> dict[str, pa.Array]:
+        """Return why rows have their scores, empty for those that are refused."""
+        if self.why is None:
+            return {}
+        places = pa.array(np.cumsum(~refused) - 1, pa.int64(), mask=refused)
+        return {name: cells.take(places) for name, cells in self.why.columns(features[~refused]).items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -709,6 +743,7 @@ def _predicted(asked: _Asked, clipped: dict[str, Clipped]) -> Iterator[pa.Table]
                 "row": pa.array(given.lines, pa.int64()),
                 **given.kept,
                 **{name: _column(name, scores[name], refused) for name in scores.columns},
+                **asked.explained(given.features, refused),
                 "refusal": pa.array(given.reasons, pa.string()),
             }
         )
@@ -725,7 +760,7 @@ def _given(asked: _Asked) -> Iterator[_Given]:
                 kept[id_column] = _as_array(some.cells)
             yield _Given(some.lines, kept, encoding.features, encoding.refusals)
         return
-    for rows in raw_rows(source, None if encoder is None else encoder.declared, _ROWS):
+    for rows in raw_rows(source, None if encoder is None else encoder.declared, asked.rows_at_once):
         kept = {} if id_column is None else {id_column: _as_array(rows.columns[id_column])}
         if encoder is None:
             features, reasons = _lists(asked.width, rows)
@@ -753,6 +788,7 @@ def _of_no_rows(asked: _Asked) -> pa.Table:
             "row": pa.array([], pa.int64()),
             **kept,
             **{name: pa.array([], _typed(name, texts)) for name in scores.columns},
+            **asked.explained(np.zeros((0, asked.width)), np.zeros(0, dtype=bool)),
             "refusal": pa.array([], pa.string()),
         }
     )
