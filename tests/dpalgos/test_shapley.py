@@ -50,13 +50,13 @@ def table(booleans: int) -> tuple[list[Player], ColumnCounts, Floats]:
 
 def support(players: list[Player], counts: ColumnCounts, missing: Floats) -> tuple[Floats, Floats]:
     """Every reference row there can be, and its probability."""
-    parts = []
+    parts: list[list[tuple[list[float], float]]] = []
     for line in range(len(counts.layout.numbers)):
         shares = counts.counts[line] / counts.counts[line].sum()
-        parts.append([((value,), share) for value, share in zip((0.0, 1.0), shares, strict=True)])
+        parts.append([([value], share) for value, share in zip((0.0, 1.0), shares, strict=True)])
     for noisy in counts.categories:
         cells = [*np.eye(len(noisy) - 1).tolist(), [0.0] * (len(noisy) - 1)]
-        parts.append(list(zip(map(tuple, cells), noisy / noisy.sum(), strict=True)))
+        parts.append(list(zip(cells, noisy / noisy.sum(), strict=True)))
     combined = [*itertools.product(*parts)]
     rows = [[*itertools.chain(*(cells for cells, _ in one)), missing[-1]] for one in combined]
     return np.array(rows), np.array([math.prod(share for _, share in one) for one in combined])
@@ -124,7 +124,7 @@ def test_values_are_those_of_the_enumeration(booleans: int) -> None:
     (ward,) = counts.layout.categories
 
     def with_both(rows: Floats) -> Floats:
-        return normed(rows) + 5.0 * (rows[:, -3:-1].sum(axis=1) > 1.0)[:, None]
+        return np.asarray(normed(rows) + 5.0 * (rows[:, -3:-1].sum(axis=1) > 1.0)[:, None])
 
     whole = Explainer(with_both, players, reference_rows(players, missing, counts, 400))
     split = [*players[:-1], *(Player("ward", (at,), (ward,), (0,)) for at in players[-1].features)]
