@@ -19,6 +19,7 @@ from dpalgos.models import LinearModel
 from dpalgos.parameters import ParameterError
 from storage.errors import InputError
 from storage.layout import Layout
+from storage.refs import ShardRef
 from storage.results import read_record
 from storage.schema import parse_schema
 from tasks.accounts.ledger import open_ledger
@@ -157,7 +158,8 @@ def test_no_row_is_opened_and_nothing_is_charged_or_stored(at_root: Trained, mon
     assert {path for path in at_root.root.rglob("*") if path.is_file()} == files
 
     def mutant(*_: object) -> object:
-        return closed()
+        shard = ShardRef(dataset=find_dataset("visits"), partition="any", party="0", rows=1)
+        return shards.open_shard(Layout(at_root.root), shard)
 
     monkeypatch.setattr(module, "counts_behind", mutant)
     with pytest.raises(AssertionError, match="rows"):
