@@ -32,6 +32,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
+import scipy
 
 from dpalgos.parameters import ParameterError
 from dpalgos.projections.principal import oriented
@@ -121,6 +122,9 @@ class Components:
         σ.
     quantile : float
         q, below which the noise's spectral norm stays with probability 0.95.
+    floor : float
+        What rows without any variance stay below: q, and what the noise of the released mean adds to second moments
+        about it, χ²(w) times its variance, at its own 95 % quantile.
     """
 
     directions: Floats
@@ -131,6 +135,7 @@ class Components:
     total: float
     deviation: float
     quantile: float
+    floor: float
 
     @property
     def shares(self) -> Floats:
@@ -139,8 +144,8 @@ class Components:
 
     @property
     def above(self) -> int:
-        """How many noisy eigenvalues are above the quantile."""
-        return int((self.noisy > self.quantile).sum())
+        """How many noisy eigenvalues are above the floor."""
+        return int((self.noisy > self.floor).sum())
 
     @property
     def less_noise(self) -> float:
@@ -151,7 +156,7 @@ class Components:
         """
         spread = 1.645 * self.deviation * math.sqrt(2.0 * len(self.noisy))
         total = max(float(self.noisy.sum()), spread)
-        return self.quantile / (max(SHOWN_SHARE, 1.0 / len(self.noisy)) * total)
+        return self.floor / (max(SHOWN_SHARE, 1.0 / len(self.noisy)) * total)
 
 
 def principal_components(moments: Moments, components: int | None = None) -> Components:
@@ -161,7 +166,7 @@ def principal_components(moments: Moments, components: int | None = None) -> Com
     ----------
     moments : Moments
     components : int, optional
-        k; those above the noise's quantile where None, which may be none.
+        k; those above the floor where None, which may be none.
 
     Raises
     ------
@@ -174,7 +179,8 @@ def principal_components(moments: Moments, components: int | None = None) -> Com
     values, vectors = np.linalg.eigh(moments.covariance)
     values, vectors = values[::-1], oriented(vectors[:, ::-1])
     quantile = moments.deviation * norm_quantile(width)
-    count = int((values > quantile).sum()) if components is None else components
+    floor = quantile + moments.mean_deviation**2 * float(scipy.stats.chi2.ppf(LEVEL, width))
+    count = int((values > floor).sum()) if components is None else components
     estimates, kept = variances_along(values, moments.deviation), values[:count]
     return Components(
         directions=np.ascontiguousarray(vectors[:, :count]),
@@ -185,4 +191,5 @@ def principal_components(moments: Moments, components: int | None = None) -> Com
         total=max(float(values.sum()), float(estimates.sum())),
         deviation=moments.deviation,
         quantile=quantile,
+        floor=floor,
     )

@@ -37,6 +37,7 @@ _require_own_packages()
 
 if TYPE_CHECKING:
     from unitball.accounts import AccountBudget, Charge
+    from unitball.components import PrivatePCA
     from unitball.describing import describe
     from unitball.estimators import PrivateClassifier, PrivateRegressor
     from unitball.fits import BudgetError
@@ -49,6 +50,7 @@ __all__ = [
     "Charge",
     "PipelineFinding",
     "PrivateClassifier",
+    "PrivatePCA",
     "PrivateRegressor",
     "TrainedModel",
     "budget",
@@ -64,6 +66,7 @@ __all__ = [
 ]
 _PLACES = {
     "accounts": ("AccountBudget", "Charge"),
+    "components": ("PrivatePCA",),
     "describing": ("describe",),
     "estimators": ("PrivateClassifier", "PrivateRegressor"),
     "fits": ("BudgetError",),

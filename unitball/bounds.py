@@ -97,6 +97,14 @@ class Bounds:
         """Return the encoded row in the middle of all bounds, (p + 1,)."""
         return np.asarray(self(((self.low + self.high) / 2.0)[None])[0])
 
+    def unplaced(self, rows: Floats) -> Floats:
+        """Return numbers in their own units, (m, p), from scaled ones without the intercept's coordinate.
+
+        A constant is what it is declared to be.
+        """
+        scale, middle = self._scale, (self.low + self.high) / 2.0
+        return np.where(scale > 0, np.asarray(rows) / np.where(scale > 0, scale, 1.0), 0.0) + middle
+
     def unscaled(self, weights: Floats) -> tuple[Floats, Floats]:
         """Return coefficients and intercepts for raw rows within bounds, from weights (k, p + 1) of encoded ones."""
         coefficients = weights[:, :-1] * self._scale

@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
 from dpalgos.accounting.composition import compose
+from dpalgos.accounting.costs import allocate
 from dpalgos.algorithms import fit
 from dpalgos.column_maps import LearntColumns
-from dpalgos.guarantees import Numerics, PureEpsilon, rounded_up
+from dpalgos.guarantees import GaussianMu, Loss, Numerics, PureEpsilon, Setting, Trust, rounded_up
 from dpalgos.histograms import ColumnCounts
 from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.models import Statistic
@@ -35,7 +36,7 @@ from storage.people import People, at_most, record_sizes
 from storage.refs import DatasetRef, ReleaseRef, TableColumn, Visibility
 from tasks.accounts.ledger import require_account
 from tasks.accounts.pricing import epsilon_of_person
-from tasks.datasets.registration import accounts_of, ingest
+from tasks.datasets.registration import accounts_of, find_dataset, ingest
 from tasks.datasets.request import IngestRequest
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.graph import materialise
@@ -45,12 +46,14 @@ from tasks.planning.resolution import resolve
 from tasks.planning.rows import Partition
 from tasks.preparation.partitions import positions_by_party, shards_of
 from tasks.preparation.prepare import AllRows, prepare_over
+from tasks.release.moments import LABEL, geometry, plan_moments
+from tasks.release.moments import NAME as MOMENTS
 from tasks.release.preflight import require_feasible
 from tasks.release.prices import price_of
 from tasks.release.storing import read_release
 from tasks.runtime.settings import current_layout, current_root
 from tasks.tracking.effects import counts_behind
-from tasks.tracking.results import proved_of
+from tasks.tracking.results import Proved, proved_of, proved_together
 from unitball.guarantees import IN_MEMORY_ALONE, NOT_REMEMBERED
 from unitball.training import MEMORY, one_at_a_time, root_of_one_call, using_root
 from unitball.wording import in_python
@@ -188,14 +191,7 @@ class Fitted:
     def charges(self) -> list[dict[str, Any]]:
         """Of each release that reads rows what it is, what it costs by itself, who pays, the beginning of its key."""
         return [
-            {
-                "epsilon": self._epsilon(release),
-                "release": release.label,
-                "loss": ", ".join(str(loss) for loss in release.guarantee().losses),
-                "algorithm": release.name,
-                "account": self.account,
-                "key": release.key[:_KEY_DIGITS],
-            }
+            charge_of(release, self._epsilon(release), self.account)
             for release in self.plan.releases
             if release.reads_rows
         ]
@@ -206,6 +202,18 @@ class Fitted:
         if proved is None or not guarantee.proved:
             return math.inf
         return rounded_up(compose(guarantee.losses).epsilon(proved.delta), 4)
+
+
+def charge_of(release: PlannedRelease, epsilon: float, account: str) -> dict[str, Any]:
+    """Return a line of ``charges_``: what a release is and costs, who pays, and the beginning of its key."""
+    return {
+        "epsilon": epsilon,
+        "release": release.label,
+        "loss": ", ".join(str(loss) for loss in release.guarantee().losses),
+        "algorithm": release.name,
+        "account": account,
+        "key": release.key[:_KEY_DIGITS],
+    }
 
 
 def row_map(normalisation: str) -> RowMap:
@@ -268,9 +276,7 @@ def fit_in_memory(config: TrainingConfig, rows: Encoded, random_state: Any) -> F
     plan, partition = _planned(config, rows)
     given = rows.divided({name: np.sort(chosen) for name, chosen in positions_by_party(partition).items()})
     mapped = {name: row_map(rows.normalisation)(part.features) for name, part in given.items()}
-    secret = secrets.token_bytes(32)
-    if random_state is not None:
-        secret = public_secret(int(check_random_state(random_state).randint(2**31 - 1)))
+    secret = _secret_of(random_state)
 
     def make(node: PlannedRelease | PlannedCombination, inputs: list[Any]) -> Any:
         if isinstance(node, PlannedCombination):
@@ -301,6 +307,13 @@ def fit_in_memory(config: TrainingConfig, rows: Encoded, random_state: Any) -> F
         normalisation=rows.normalisation,
         account="none: the rows are public",
     )
+
+
+def _secret_of(random_state: Any) -> bytes:
+    """Return what noise on public rows is drawn from: a public seed, or fresh bytes."""
+    if random_state is None:
+        return secrets.token_bytes(32)
+    return public_secret(int(check_random_state(random_state).randint(2**31 - 1)))
 
 
 def fit_through_the_door(
@@ -351,6 +364,153 @@ def fit_through_the_door(
         raise error.saying(_in_estimators(str(error))) from None
 
 
+@dataclass(frozen=True, kw_only=True)
+class Reduced:
+    """What a fit of a basis leaves.
+
+    Attributes
+    ----------
+    planned : PlannedRelease
+    statistic : Statistic
+        The released moments.
+    account : str
+        Who pays.
+    person : str
+        The column that names the people who are protected; empty where a row is.
+    remembered : str
+        What is to be said where no account remembers this fit, or not for long.
+    """
+
+    planned: PlannedRelease
+    statistic: Statistic
+    account: str
+    person: str
+    remembered: str = ""
+
+    @property
+    def charges(self) -> list[dict[str, Any]]:
+        """What the release is and costs, who pays, and the beginning of its key."""
+        alone = self.proved_with(self.planned.guarantee().losses)
+        return [charge_of(self.planned, rounded_up(alone.epsilon, 4), self.account)]
+
+    def proved_with(self, losses: tuple[Loss, ...]) -> Proved:
+        """Return what is proved of the release composed with others: all their losses."""
+        guarantee = self.planned.guarantee()
+        proved = proved_together(
+            {losses}, [guarantee], delta=self.planned.delta, trust=self.planned.trust.name, person=self.person
+        )
+        assert proved is not None, "Gaussian noise has a guarantee"
+        return proved
+
+
+def moments_in_memory(rows: Encoded, epsilon: float, delta: float, center: bool, random_state: Any) -> Reduced:
+    """Form second moments of public rows, with noise from a public seed or drawn afresh."""
+    records, width = rows.records, rows.features.shape[1]
+    (budget,) = allocate([GaussianMu], [1.0], epsilon, delta).losses
+    people = 1 if rows.grouped is None else rows.grouped.people.rows_per_person
+    trust = AlgorithmSpec("trusts", str(Trust.CENTRAL))
+    planned = PlannedRelease(
+        label=LABEL,
+        code="",
+        dataset=_IN_MEMORY,
+        partition=_IN_MEMORY,
+        replicate=0,
+        seed=None,
+        upstream=(),
+        algorithm=AlgorithmSpec("evaluators", MOMENTS, {**geometry(rows.columns, width), "center": center}),
+        budget=budget,
+        setting=Setting(sizes=(records,), dimension=width, classes=1, trust=trust.name, rows_per_person=people),
+        trust=trust,
+        parties=("0",),
+        account=_IN_MEMORY,
+        delta=delta,
+    )
+    (given,) = rows.divided({"0": np.arange(records)}).values()
+    noise = KeyedNoise(_secret_of(random_state), planned.key)
+    released = fit(planned.build(), [given], planned.setting, noise)
+    return Reduced(
+        planned=planned,
+        statistic=cast(Statistic, released),
+        account="none: the rows are public",
+        person=_person(rows),
+    )
+
+
+def moments_through_the_door(
+    rows: Encoded,
+    account: str | None,
+    *,
+    epsilon: float,
+    delta: float,
+    center: bool,
+    replicate: int,
+    root: str | os.PathLike[str] | None,
+    disjoint_people: str,
+    agreed: bool,
+) -> Reduced:
+    """Register encoded rows under an account and release their second moments; the ledger is charged.
+
+    Equal rows under equal parameters are the same release, whatever is made of it.
+
+    Parameters
+    ----------
+    rows : Encoded
+    account : str or None
+        Who pays; without one the release is charged to an account of its own, which is forgotten.
+    epsilon, delta : float
+    center : bool
+        Whether moments are about a released mean.
+    replicate : int
+    root : path, optional
+    disjoint_people : str
+    agreed : bool
+        Whether the user has stated this epsilon.
+
+    Raises
+    ------
+    BudgetError
+        If the account does not admit it, or the user has not agreed to the price; nothing is spent.
+    ParameterError, InputError
+        For what does not fit.
+    """
+
+    def reduced(name: str, terms: Mapping[str, Any]) -> Reduced:
+        called = f"{name}.fits"
+        with one_at_a_time(called):
+            with _requested(called, name, rows, terms) as request:
+                ingest(request)
+            dataset = find_dataset(called)
+            plan = plan_moments(dataset, epsilon, delta=delta, center=center, replicate=replicate)
+        if not agreed and (price := plan.price) is not None:
+            raise price.refusal(f"give epsilon={epsilon:g}")
+        statistic = read_release(plan.make())
+        return Reduced(planned=plan.planned, statistic=statistic, account=name, person=_person(rows))
+
+    try:
+        if account is not None:
+            with using_root(root):
+                terms = _terms_of(account, people=rows.grouped is not None)
+                made = reduced(account, {**terms, "disjoint_people": disjoint_people})
+                return replace(made, remembered=IN_MEMORY_ALONE.format(account) if root == MEMORY else "")
+        _require_unknown(rows)
+        if not agreed:
+            raise RefusedError(
+                f"nothing was released; the price is epsilon {epsilon:g} at delta {delta:g}, which no account counts: "
+                f"give epsilon={epsilon:g}, and account= if there is one"
+            )
+        with root_of_one_call():
+            once = reduced(_NO_ACCOUNT, {"epsilon_cap": epsilon, "delta_cap": delta})
+            return replace(once, remembered=NOT_REMEMBERED)
+    except RefusedError as refusal:
+        raise BudgetError(_in_estimators(str(refusal))) from None
+    except (ParameterError, InputError) as error:
+        raise error.saying(_in_estimators(str(error))) from None
+
+
+def _person(rows: Encoded) -> str:
+    return "" if rows.grouped is None else rows.grouped.people.column
+
+
 def _in_estimators(text: str) -> str:
     return in_python(text).replace("replicate", "repetition")
 
@@ -365,12 +525,7 @@ def _fit_once(config: TrainingConfig, rows: Encoded, planned: RunPlan, *, agreed
         the user has not agreed to the price.
     """
     _require_proved_and_exact(planned)
-    if accounts := _accounts_of(rows):
-        raise RefusedError(
-            f"these rows are private rows of account {', '.join(map(repr, accounts))}, and a fit without an account is "
-            f"not counted there; give account={accounts[0]!r}, or, if the people differ, an account of their own and "
-            'disjoint_people="reason"'
-        )
+    _require_unknown(rows)
     if not agreed:
         cost, of = epsilon_of_person(planned, 1), "a row" if rows.grouped is None else "a person"
         raise RefusedError(
@@ -381,6 +536,16 @@ def _fit_once(config: TrainingConfig, rows: Encoded, planned: RunPlan, *, agreed
     with root_of_one_call():
         terms = {"epsilon_cap": config.epsilon, "delta_cap": config.stated_delta}
         return replace(_fitted(config, rows, _NO_ACCOUNT, terms, agreed=True), remembered=NOT_REMEMBERED)
+
+
+def _require_unknown(rows: Encoded) -> None:
+    """Refuse rows that an account of the current root knows, where none is named."""
+    if accounts := _accounts_of(rows):
+        raise RefusedError(
+            f"these rows are private rows of account {', '.join(map(repr, accounts))}, and a fit without an account is "
+            f"not counted there; give account={accounts[0]!r}, or, if the people differ, an account of their own and "
+            'disjoint_people="reason"'
+        )
 
 
 def _accounts_of(rows: Encoded) -> tuple[str, ...]:

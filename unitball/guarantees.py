@@ -29,12 +29,15 @@ class FitGuarantee:
         None for an algorithm about which nothing is proved; it fits public rows only.
     remembered : str
         What is to be said where no account remembers the fit, or not for long.
+    rests_on : str
+        What releases before it the model rests on, which ``proved`` composes; empty where there are none.
     not_covered : tuple of str
         The same of all models.
     """
 
     proved: Proved | None
     remembered: str = ""
+    rests_on: str = ""
     not_covered: ClassVar[tuple[str, ...]] = NOT_COVERED
 
     def __repr__(self) -> str:
@@ -43,5 +46,5 @@ class FitGuarantee:
     def __str__(self) -> str:
         if self.proved is None:
             return "Nothing is proved about this model."
-        remembered = f"; {self.remembered}" if self.remembered else ""
-        return f"The model is {self.proved}{remembered}. Not covered: {'; '.join(self.not_covered)}."
+        more = "".join(f"; {one}" for one in (self.rests_on, self.remembered) if one)
+        return f"The model is {self.proved}{more}. Not covered: {'; '.join(self.not_covered)}."

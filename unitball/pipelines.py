@@ -219,13 +219,48 @@ def fitted_around(estimator: Any) -> tuple[PipelineFinding, ...]:
     Seen are the estimators whose ``fit`` has called this one in this thread: pipelines, searches, calibrations. What
     was fitted before, and what fits in another thread or process, is not.
     """
+    around = _outermost(estimator)
+    return () if around is None else check_pipeline(around)
+
+
+def steps_around(estimator: Any) -> tuple[Any, ...]:
+    """Return all steps, other than an estimator, of what is being fitted around it, as its own fit can see them."""
+    around = _outermost(estimator)
+    return () if around is None else tuple(one for one in _inner(around) if one is not estimator)
+
+
+def fitted_steps_around(estimator: Any) -> tuple[Any, ...]:
+    """Return the steps that stand before an estimator in the pipelines that are fitting it in this thread."""
+    found: list[Any] = []
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        one = frame.f_locals.get("self")
+        if frame.f_code.co_name.startswith("fit") and isinstance(one, Pipeline):
+            found += [step for _, step in one.steps[:-1]]
+        frame = frame.f_back
+    return tuple(one for each in found for one in (each, *_inner(each)) if one is not estimator)
+
+
+def _inner(step: Any) -> Iterator[Any]:
+    """Yield all steps within a step."""
+    if type(step) in _AROUND:
+        within = _AROUND[type(step)](step)[1]
+    else:
+        within = {"estimator": step.estimator} if isinstance(step, BaseSearchCV) else {}
+    for one in within.values():
+        yield one
+        yield from _inner(one)
+
+
+def _outermost(estimator: Any) -> BaseEstimator | None:
+    """Return what is being fitted around an estimator in this thread: the outermost of those whose fit has called."""
     around = None
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if frame.f_code.co_name.startswith("fit") and isinstance(one := frame.f_locals.get("self"), BaseEstimator):
             around = one if one is not estimator else around
         frame = frame.f_back
-    return () if around is None else check_pipeline(around)
+    return around
 
 
 def _findings(step: Any, place: str) -> Iterator[PipelineFinding]:

@@ -45,6 +45,7 @@ from unitball.fits import (
     row_map,
 )
 from unitball.guarantees import FitGuarantee
+from unitball.lineage import Basis, bases_under, require_one_account, rests_on
 from unitball.parameter_checks import require_number
 from unitball.pipelines import fitted_around
 from unitball.private_step import PrivateStep
@@ -95,6 +96,8 @@ class PrivateEstimator(PrivateStep):
             ``set_fit_request(groups=True)``. A schema's column of type ``person`` says the same.
         """
         self._require_parameters()
+        require_one_account(self, PrivateStep)
+        bases = bases_under(self, X)
         if not self.public:
             self._require_declared()
             if self._cloned:
@@ -132,7 +135,7 @@ class PrivateEstimator(PrivateStep):
                 agreed=self.epsilon is not None,
             )
         self._people = grouped is not None
-        self._take(fitted)
+        self._take(fitted, bases)
         return self
 
     def _configuration(self, records: int, width: int) -> TrainingConfig:
@@ -168,9 +171,13 @@ class PrivateEstimator(PrivateStep):
     def _turn_classes(self) -> None:
         """Name the classes in the other order; a numeric label has none."""
 
-    def _take(self, fitted: Fitted) -> None:
+    def _take(self, fitted: Fitted, bases: Sequence[Basis]) -> None:
         """Keep what a fit has released, and what follows from it."""
-        self.guarantee_, self._charged = FitGuarantee(proved_of(fitted.plan), fitted.remembered), fitted.charges
+        losses = [loss for one in bases for loss in one.losses]
+        self.guarantee_ = FitGuarantee(
+            proved_of(fitted.plan, losses), fitted.remembered, rests_on(bases, measured=self.test_fraction > 0)
+        )
+        self._charged = fitted.charges
         self._maps, self._model, self._counts = fitted.maps, fitted.model, fitted.counts
         if fitted.plan.identity.turned:
             # As the logged model of a run has it: scores, thresholds and metrics are of the last class.

@@ -44,6 +44,7 @@ from dpalgos.rows import (
 # From this many numbers on, encoding is worth the start of the compiler, as for other sums of squares.
 _COMPILED_FROM = 2**25
 _PART_ENTRIES = 2**20
+_MEAN_COSTS, _LEAST_SHARE = 12.0, 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +78,14 @@ class Moments:
         The noisy (1/n) Σ zzᵀ.
     deviation : float
         Of the noise of an entry off the diagonal; √2 times as much on it.
+    mean_deviation : float
+        Of the noise of each coordinate of the mean, before it is shrunk; 0 where none is released.
     """
 
     mean: Floats
     covariance: Floats
     deviation: float
+    mean_deviation: float = 0.0
 
 
 @register("evaluators", "second-moments")
@@ -128,8 +132,9 @@ class SecondMoments(GaussianAlgorithm):
         Norm to which y is clipped for the mean.
     radius : float
         Norm to which z is clipped.
-    mean_share : float
-        Share of μ² that the mean gets.
+    mean_share : float, optional
+        Share f of μ² that the mean gets. Default: 12√w/(μn), at least 0.02 and at most ½. The mean's error is then a
+        variance of about half of what the noise of the squares reaches: w(2 mean_radius)²/(fμ²n²) for 2√w radius²/(μn).
 
     References
     ----------
@@ -141,7 +146,7 @@ class SecondMoments(GaussianAlgorithm):
     varies: Sequence[int] | None = None
     mean_radius: float = field(default=1.0, metadata=POSITIVE)
     radius: float = field(default=1.0, metadata=POSITIVE)
-    mean_share: float = field(default=0.1, metadata=between(0.01, 0.5))
+    mean_share: float | None = field(default=None, metadata=between(0.01, 0.5))
 
     source: ClassVar[str] = "ours; Dwork et al. 2014, Algorithm 1, about a released mean"
     people: ClassVar[str] = f"k rows of norm at most R/k each add up to no more than R; {OF_BOUNDED_TRACE}"
@@ -243,24 +248,42 @@ class SecondMoments(GaussianAlgorithm):
             raise ParameterError(
                 f"a release has shape {values.shape}; of {width} features {width + packed_size(width)}"
             )
-        sigma = self.distribution(setting).sigma * setting.noise_factor / math.sqrt(2.0)
+        sigma = self.distribution(setting).sigma * setting.noise_factor
         units = self._scale(setting) ** 2 * max(setting.rows, 1)
-        return Moments(mean=values[:width], covariance=unpack(values[width:]), deviation=sigma / units * self.radius**2)
+        return Moments(
+            mean=values[:width],
+            covariance=unpack(values[width:]),
+            deviation=sigma / math.sqrt(2.0) / units * self.radius**2,
+            mean_deviation=sigma / self._mean_units(setting) * self.mean_radius if self.center else 0.0,
+        )
+
+    def share(self, setting: Setting) -> float:
+        """Return f, the share of μ² that the mean gets, by public numbers alone; 0 where none is released."""
+        if not self.center:
+            return 0.0
+        if self.mean_share is not None:
+            return self.mean_share
+        signal = total_mu(self.budget) * max(setting.rows, 1) / setting.noise_factor
+        return min(max(_MEAN_COSTS * math.sqrt(self.width(setting)) / signal, _LEAST_SHARE), 0.5)
 
     def _places(self, setting: Setting) -> Ints:
         return np.arange(setting.dimension) if self.varies is None else np.asarray(self.varies, dtype=np.int64)
 
     def _scale(self, setting: Setting) -> float:
-        share = 1.0 - self.mean_share if self.center else 1.0
-        budget = GaussianMu(total_mu(self.budget) * math.sqrt(share))
+        budget = GaussianMu(total_mu(self.budget) * math.sqrt(1.0 - self.share(setting)))
         return grid(budget, gram_sensitivity(1.0, setting.neighbours), 1, setting)
 
     def _multiple(self, setting: Setting) -> int:
         """Return c, so that the mean gets its share of μ² at most."""
         radius = encoded_radius(1.0, self._scale(setting))
-        wanted = math.sqrt(self.mean_share / (1.0 - self.mean_share))
+        share = self.share(setting)
+        wanted = math.sqrt(share / (1.0 - share))
         squares, rows = (moved(radius, setting.neighbours) for moved in (gram_sensitivity, sum_sensitivity))
         return max(1, math.floor(wanted * squares / rows))
+
+    def _mean_units(self, setting: Setting) -> float:
+        """Return the integers that a mean of norm mean_radius adds up to."""
+        return self._multiple(setting) * self._scale(setting) * max(setting.rows, 1)
 
     def _moves(self, setting: Setting) -> tuple[float, float]:
         """Return Δ₀ and Δ₁, in grid units."""
@@ -312,7 +335,7 @@ class SecondMoments(GaussianAlgorithm):
 
     def _mean(self, noisy: Floats, setting: Setting) -> Floats:
         """Return the shrunk mean of the noisy sums, in units of the rows, of norm at most that of its radius."""
-        units = self._multiple(setting) * self._scale(setting) * max(setting.rows, 1)
+        units = self._mean_units(setting)
         mean = noisy / units
         noise = len(mean) * (self.distribution(setting).sigma * setting.noise_factor / units) ** 2
         length = max(l2_norm(mean) ** 2, np.finfo(np.float64).tiny)

@@ -20,6 +20,8 @@ RUN_EPSILON = 1.0
 """Epsilon of a run for which nobody states one: it is used on public rows and proposed for private ones."""
 DESCRIPTION_EPSILON = 0.2
 """The same of a description of a table's columns."""
+REDUCTION_EPSILON = 0.5
+"""The same of the second moments of a table's columns."""
 COMPARISON_EPSILON = 0.1
 """The same of a comparison with the champion."""
 _DIGITS = 4

@@ -2,7 +2,7 @@
 
 import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import asdict
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import BaseModel, SerializeAsAny
 
 from dpalgos.accounting.composition import TYPE_I_ERRORS, compose, gaussian_mu, trade_off
-from dpalgos.guarantees import Loss, PureEpsilon, rounded_up
+from dpalgos.guarantees import Guarantee, Loss, PureEpsilon, rounded_up
 from dpalgos.measured import ENDS, Metrics, in_digits
 from dpalgos.metrics import class_names, distinct_names, safe_name
 from dpalgos.models import LinearModel
@@ -155,28 +155,58 @@ class Chained(NamedTuple):
     models: dict[str, list[ReleaseRef]]
 
 
-def proved_of(plan: RunPlan) -> Proved | None:
+def proved_of(plan: RunPlan, rests_on: Sequence[Loss] = ()) -> Proved | None:
     """Return what is proved of a whole run, or None.
 
     The run's releases are one plan, known beforehand, so they are composed tightly; every party pays for its own
     releases and for the joint ones, and the largest cost is the run's. What was released before and is used is composed
     as well: counts that a map of columns is made of, and matrices that counts of groups are combined with.
+
+    Parameters
+    ----------
+    plan : RunPlan
+    rests_on : sequence of Loss
+        Of releases outside the plan that read the rows of all its parties, and by which the rows were made.
     """
-    spent = epsilon_by_party(plan)
-    if spent is None:
+    if not plan.proved:
         return None
-    losses_by_party, every = set(plan.composed_by_party().values()), plan.guarantees
+    losses_by_party = {(*losses, *rests_on) for losses in plan.composed_by_party().values()}
+    return proved_together(
+        losses_by_party, plan.guarantees, delta=plan.delta, trust=plan.trust, person=plan.identity.dataset.person
+    )
+
+
+def proved_together(
+    losses_by_party: Set[tuple[Loss, ...]], every: Sequence[Guarantee], *, delta: float, trust: str, person: str
+) -> Proved | None:
+    """Return what is proved of releases together; None where nothing is, or not at this delta.
+
+    Parameters
+    ----------
+    losses_by_party : set of tuples of Loss
+        What the parties pay.
+    every : sequence of Guarantee
+        Of the releases.
+    delta : float
+    trust, person : str
+    """
+    if not losses_by_party or not all(one.proved for one in every):
+        return None
+    stated = _delta_of(losses_by_party, delta)
+    epsilon = max(compose(losses).epsilon(stated) for losses in losses_by_party)
+    if not math.isfinite(epsilon):
+        return None
     mus = [mu for losses_of_party in losses_by_party if (mu := gaussian_mu(losses_of_party)) is not None]
     return Proved(
-        epsilon=max(spent.values()),
-        delta=_delta(plan),
+        epsilon=epsilon,
+        delta=stated,
         mu=max(mus) if len(mus) == len(losses_by_party) else None,
         trade_off=tuple(zip(TYPE_I_ERRORS, trade_off(losses_by_party).tolist(), strict=True)),
         neighbours=str(every[0].neighbours),
-        trust=str(plan.trust),
+        trust=str(trust),
         numerics="exact" if all(item.numerics == "exact" for item in every) else "idealised",
         assumptions=tuple(sorted({text for item in every for text in item.assumptions})),
-        person=plan.identity.dataset.person,
+        person=person,
     )
 
 
@@ -187,9 +217,14 @@ def charged_of(plan: RunPlan) -> float | None:
 
 
 def _delta(plan: RunPlan) -> float:
-    """Return the delta at which a run's cost is stated: none where every loss is pure."""
-    losses = (loss for losses_of_party in plan.composed_by_party().values() for loss in losses_of_party)
-    return 0.0 if all(isinstance(loss, PureEpsilon) for loss in losses) else plan.delta
+    """Return the delta at which a run's cost is stated."""
+    return _delta_of(set(plan.composed_by_party().values()), plan.delta)
+
+
+def _delta_of(losses_by_party: Set[tuple[Loss, ...]], delta: float) -> float:
+    """Return the delta at which costs are stated: none where every loss is pure."""
+    pure = all(isinstance(loss, PureEpsilon) for losses_of_party in losses_by_party for loss in losses_of_party)
+    return 0.0 if pure else delta
 
 
 def epsilon_by_party(plan: RunPlan) -> dict[str, float] | None:

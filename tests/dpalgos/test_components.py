@@ -63,8 +63,21 @@ def test_the_stated_deviation_is_that_of_the_noise_and_the_mean_gets_its_share_o
     assert np.array([one.covariance[0, 0] for one in decoded]).std() == pytest.approx(
         np.sqrt(2.0) * decoded[0].deviation, rel=0.22
     )
-    first, second = ABOUT_THE_MIDDLE._moves(setting)
-    assert first**2 / (first**2 + second**2) == pytest.approx(0.1, rel=0.01)
+    for given, share in ((0.1, 0.1), (None, 12.0 * np.sqrt(3.0) / 50.0), (0.5, 0.5)):
+        first, second = replace(ABOUT_THE_MIDDLE, mean_share=given)._moves(setting)
+        assert first**2 / (first**2 + second**2) == pytest.approx(share, rel=0.01)
+
+
+def test_rows_without_variance_have_no_component_however_noisy_their_mean_is() -> None:
+    """A mutant whose floor is the squares' noise alone takes the error of the released mean for a component."""
+    setting, rows = setting_of(60), ArrayRows(np.tile([0.9, 0.1, 0.8, 0.5], (60, 1)), np.zeros(60))
+    algorithm = replace(ABOUT_THE_MIDDLE, mean_share=0.01, radius=0.9)
+    found = []
+    for seed in range(200):
+        moments = algorithm.decoded(fit(algorithm, [rows], setting, noise(seed)).values, setting)
+        found.append(principal_components(moments))
+    assert sum(one.above > 0 for one in found) <= 30
+    assert sum(one.noisy[0] > one.quantile for one in found) > 60
 
 
 @pytest.mark.parametrize("width", [1, 2, 7, 60])
@@ -134,6 +147,7 @@ def test_one_spike_has_the_closed_form_and_below_the_edge_is_nothing() -> None:
     assert found.above == 1
     assert variances_along(np.array([1.99, -1.0]) * deviation * np.sqrt(2.0), deviation).tolist() == [0.0, 0.0]
     # Ten times less noise for a tenth of the total.
+    assert found.floor == found.quantile
     assert found.less_noise == pytest.approx(found.quantile / (0.1 * found.noisy.sum()), rel=1e-6)
 
 
