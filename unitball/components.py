@@ -24,7 +24,7 @@ from storage.schema import parse_schema
 from tasks.release.moments import components_in, moments_in
 from unitball.fits import BudgetError, Encoded, Reduced, Target, moments_in_memory, moments_through_the_door
 from unitball.guarantees import FitGuarantee
-from unitball.lineage import Basis, bases_under, marked, require_one_account, rests_on
+from unitball.lineage import ReleasedBasis, bases_under, marked, require_one_account, rests_on
 from unitball.parameter_checks import require_whole, shown
 from unitball.pipelines import fitted_around, learns_nothing
 from unitball.private_step import PrivateStep
@@ -93,7 +93,7 @@ class PrivatePCA(_Unmarked, PrivateStep):
     guarantee_ : FitGuarantee
     charges_ : data frame
         A line for the release.
-    basis_ : Basis or None
+    basis_ : ReleasedBasis or None
         What the mark on scores says; None of public rows.
 
     Raises
@@ -207,7 +207,7 @@ class PrivatePCA(_Unmarked, PrivateStep):
         encoded = self._encoded(rows)
         return encoded if self._encoding is None else encoded[:, :-1]
 
-    def _take(self, made: Reduced, bases: Sequence[Basis]) -> None:
+    def _take(self, made: Reduced, bases: Sequence[ReleasedBasis]) -> None:
         """Keep what was released, and what follows from it."""
         planned = made.planned
         count = None if self.n_components is None else int(self.n_components)
@@ -230,7 +230,7 @@ class PrivatePCA(_Unmarked, PrivateStep):
         self._charged = made.charges
         self.basis_ = None
         if not self.public:
-            self.basis_ = Basis(
+            self.basis_ = ReleasedBasis(
                 key=planned.key,
                 account=made.account if self.account is not None else "",
                 root=str(self.root or ""),

@@ -25,7 +25,7 @@ _ATTRIBUTE = "unitball_basis"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Basis:
+class ReleasedBasis:
     """A released basis, as what is fitted on its scores has to know it.
 
     Attributes
@@ -55,10 +55,10 @@ class Basis:
 class Scores(np.ndarray[Any, np.dtype[np.float64]]):
     """Scores of rows, with the basis that they are made by."""
 
-    basis: Basis | None = None
+    basis: ReleasedBasis | None = None
 
     @classmethod
-    def of(cls, scores: NDArray[Any], basis: Basis) -> Scores:
+    def of(cls, scores: NDArray[Any], basis: ReleasedBasis) -> Scores:
         """Return the same numbers, marked."""
         marked = scores.view(cls)
         marked.basis = basis
@@ -76,7 +76,7 @@ class Scores(np.ndarray[Any, np.dtype[np.float64]]):
         super().__setstate__(inner)
 
 
-def marked(scores: Any, basis: Basis) -> Any:
+def marked(scores: Any, basis: ReleasedBasis) -> Any:
     """Return scores with their basis: an array as :class:`Scores`, a pandas frame with an attribute."""
     if isinstance(scores, np.ndarray):
         return Scores.of(scores, basis)
@@ -85,13 +85,13 @@ def marked(scores: Any, basis: Basis) -> Any:
     return scores
 
 
-def basis_of(rows: Any) -> Basis | None:
+def basis_of(rows: Any) -> ReleasedBasis | None:
     """Return the basis that rows are scores of; None where they bear no mark."""
     found = rows.attrs.get(_ATTRIBUTE) if isinstance(rows, pd.DataFrame) else getattr(rows, "basis", None)
-    return found if isinstance(found, Basis) else None
+    return found if isinstance(found, ReleasedBasis) else None
 
 
-def bases_under(estimator: Any, rows: Any) -> tuple[Basis, ...]:
+def bases_under(estimator: Any, rows: Any) -> tuple[ReleasedBasis, ...]:
     """Return the bases that rows rest on which an estimator is fitted on, by their marks and by the pipeline around it.
 
     Raises
@@ -100,7 +100,7 @@ def bases_under(estimator: Any, rows: Any) -> tuple[Basis, ...]:
         If another account, or none, pays for the estimator.
     """
     before: Iterable[Any] = (getattr(step, "basis_", None) for step in fitted_steps_around(estimator))
-    found = {one.key: one for one in (basis_of(rows), *before) if isinstance(one, Basis)}
+    found = {one.key: one for one in (basis_of(rows), *before) if isinstance(one, ReleasedBasis)}
     for one in found.values():
         require_same(estimator, one.account, one.root)
     return tuple(found.values())
@@ -152,7 +152,7 @@ def _said(account: str | None, root: str, public: bool) -> str:
     return ("no account" if account is None else f"account {account!r}") + (f" of root {root}" if root else "")
 
 
-def rests_on(bases: Sequence[Basis], *, measured: bool) -> str:
+def rests_on(bases: Sequence[ReleasedBasis], *, measured: bool) -> str:
     """Return what a guarantee says of the bases that a model rests on; empty where there is none."""
     if not bases:
         return ""

@@ -45,7 +45,7 @@ from unitball.fits import (
     row_map,
 )
 from unitball.guarantees import FitGuarantee
-from unitball.lineage import Basis, bases_under, require_one_account, rests_on
+from unitball.lineage import ReleasedBasis, bases_under, require_one_account, rests_on
 from unitball.parameter_checks import require_number
 from unitball.pipelines import fitted_around
 from unitball.private_step import PrivateStep
@@ -171,7 +171,7 @@ class PrivateEstimator(PrivateStep):
     def _turn_classes(self) -> None:
         """Name the classes in the other order; a numeric label has none."""
 
-    def _take(self, fitted: Fitted, bases: Sequence[Basis]) -> None:
+    def _take(self, fitted: Fitted, bases: Sequence[ReleasedBasis]) -> None:
         """Keep what a fit has released, and what follows from it."""
         losses = [loss for one in bases for loss in one.losses]
         self.guarantee_ = FitGuarantee(
