@@ -115,7 +115,7 @@ def _run(client: SyncPrefectClient, run: UUID) -> None:
     try:
         run_flow(answer_request, client.read_flow_run(run), return_type="state")
     except (ParameterBindError, ParameterTypeError, SignatureMismatchError) as error:
-        _LOG.warning("a run's parameters are no request: %s", error)
+        _LOG.warning("the parameters of a run are not a request: %s", error)
         propose_state_sync(client, Failed(message="its parameters are no request"), run)
 
 

@@ -103,7 +103,9 @@ def reference_shares(columns: Sequence[Column], counts: ColumnCounts | None) -> 
     numbers = [column for column in columns if column.is_number]
     categories = [column for column in columns if not column.is_number]
     if layout.numbers != tuple(numbers) or layout.categories != tuple(categories):
-        raise ParameterError("the counts are of other columns than the model's; give those that its map is made of")
+        raise ParameterError(
+            "the counts belong to other columns than the model's; give the counts from which its map was made"
+        )
     medians = iter(quartiles(counts, [0.5]).values[:, 0].tolist())
     frequent = iter([float(noisy[:-1].argmax()) for noisy in counts.categories])
     return [next(medians if column.is_number else frequent) for column in columns]

@@ -57,7 +57,7 @@ class LinearTask(Bounded):
     def check(self, setting: Setting) -> None:
         """Raise where the loss does not fit the labels, or the weights not the classes: above 1 no bound holds."""
         if setting.classes == 1 and not isinstance(self.loss, Squared):
-            raise ParameterError(f"real labels need the loss 'squared'; {self.loss.name!r} is for classes")
+            raise ParameterError(f"numeric labels need the loss 'squared'; {self.loss.name!r} is for classes")
         weights = self.class_weight
         if isinstance(weights, str) or not isinstance(weights, Sequence):
             raise ParameterError(

@@ -18,10 +18,8 @@ _SENTENCES: dict[str, str] = {
     "arithmetic-of-solvers": (
         "IEEE arithmetic, and elementary functions that are right to 2^-50, in the solver's certificate"
     ),
-    "secret-candidates": (
-        "which candidates entered, and what became of the others, is known to nobody but the curator"
-    ),
-    "secret-participation": "which rows take part in a step is known to nobody but their holder",
+    "secret-candidates": ("which candidates entered, and what became of the others, is known only to the curator"),
+    "secret-participation": "which rows take part in a step is known only to their holder",
     "honest-parties": "at least {honest} parties are honest, of whom one may be curious",
     "record-in-one-night": (
         "a record takes part in one night of the horizon, and how many records arrive in which night is public"
@@ -86,8 +84,8 @@ _SENTENCES: dict[str, str] = {
     ),
     # Flaws of published proofs.
     "covariance-moves-by-sqrt-2": (
-        "Lemma 4.1 says that the covariance changes by at most 1. Replacing a row changes it by up to sqrt(2). "
-        "Besides, sigma = sqrt(2 ln(1.25/delta))/epsilon_1 is proved for epsilon_1 < 1 only."
+        "Lemma 4.1 says that the covariance changes by at most 1. Replacing a row changes it by up to "
+        "sqrt(2). In addition, sigma = sqrt(2 ln(1.25/delta))/epsilon_1 is proved for epsilon_1 < 1 only."
     ),
     "rows-move-by-2": (
         "The noise is calibrated to a change of 1. Replacing a row changes X by up to 2. What the paper releases is "
@@ -103,11 +101,13 @@ _SENTENCES: dict[str, str] = {
     ),
     "classifiers-not-composed": "Ten one-vs-rest classifiers are ten releases, and the paper counts one.",
     "classifiers-and-covariance": (
-        "Ten one-vs-rest classifiers are ten releases, and the paper counts one. Besides, the covariance's sensitivity "
+        "Ten one-vs-rest classifiers are ten releases, and the paper counts one. In addition, the "
+        "covariance's sensitivity "
         "under replace-one is sqrt(2), not 1."
     ),
     "classifiers-and-minimiser": (
-        "Ten one-vs-rest classifiers read the same rows. They spend epsilon_2 each, without composition. Besides, the "
+        "Ten one-vs-rest classifiers read the same rows. They spend epsilon_2 each, without composition. In "
+        "addition, the "
         "theorem cited needs a twice differentiable loss and the exact minimiser. It has neither."
     ),
     "trained-without-noise": (

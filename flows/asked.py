@@ -114,7 +114,7 @@ def train(
         _of(
             TrainingConfig,
             "features",
-            description="A public map of each row first, such as hog or scattering for pictures.",
+            description="Public feature map, applied to each row first, such as hog or scattering for images.",
         ),
     ] = None,
     name: Annotated[str | None, _AS_SAID, _NAME] = None,
@@ -275,7 +275,7 @@ def compare(
 
 @flow(
     name="reproduction",
-    description="Draw a paper's figure or table from runs of this code, beside what the paper claims.",
+    description="Reproduce a paper's figure or table, next to the paper's claim.",
     flow_run_name="{name} ({scale})",
     persist_result=False,
 )

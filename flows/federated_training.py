@@ -154,7 +154,7 @@ def _is_of_private_rows(node: RowNode | ArrivedRows) -> bool:
 @singledispatch
 def begin(node: Node, inputs: list[Any]) -> Any:
     """Begin a node of a plan, made of what its inputs became: a step of rows, or the future of a release."""
-    raise TypeError(f"{type(node).__name__} is no node of a plan")
+    raise TypeError(f"{type(node).__name__} is not a node of a plan")
 
 
 @begin.register

@@ -113,8 +113,10 @@ def reproduce(
     dataset: Annotated[str | None, Field(description="One of its data sets, or any registered one instead.")] = None,
     path: Annotated[Path | None, Field(description="The set's files, or a folder that holds several sets'.")] = None,
     command: Annotated[str, Field(description="What was typed, for the page.")] = "",
-    out: Annotated[Path | None, Field(description="Where to write; under the root if empty.")] = None,
-    workers: Annotated[int | None, Field(ge=1, le=256, description="Points at once; by the machine if empty.")] = None,
+    out: Annotated[Path | None, Field(description="Folder for the files. Default: under the root.")] = None,
+    workers: Annotated[
+        int | None, Field(ge=1, le=256, description="Parallel runs. Default: by the machine's cores.")
+    ] = None,
     dask: Annotated[str | None, Field(description="`local`, or the address of a scheduler with the same root.")] = None,
 ) -> Experiment:
     """Run a reproduction and write results, figure, verdict and page.

@@ -378,7 +378,7 @@ def _require_visibility(
             + (
                 "what was private stays private"
                 if other is Visibility.PRIVATE
-                else "whoever could read it has read it: give private rows a name of their own"
+                else "its readers may have read it already: give private rows another name"
             ),
             value=visibility,
             bound=other,
@@ -427,8 +427,8 @@ def _require_account(
     taken = find_account(entries, chosen) is not None
     if disjoint and not earlier and not overlapping and not taken:
         raise InputError(
-            f"no rows of {name!r} are stored under another account, so that there is nobody to be declared disjoint "
-            "from; leave --disjoint-people out"
+            f"no rows of {name!r} are stored under another account, so that there are no other people to be "
+            f"disjoint from; omit --disjoint-people"
         )
     if disjoint and (taken if moves else not overlapping):
         raise InputError(
@@ -485,16 +485,17 @@ def _require_agreement(
 def _require_unit(account: Account, name: str, people: People | None) -> None:
     if account.unit == PERSON and people is None:
         raise RefusedError(
-            f"account {account.name!r} is of people and {name} does not say whose its rows are; declare the column of "
-            "type person in its schema, or give --person (of pictures also --person-from)"
+            f"account {account.name!r} has the unit person, and {name} does not name the person of its rows; "
+            f"declare the column of "
+            "type person in its schema, or give --person (for images also --person-from)"
         )
     if account.unit == ROW and people is not None:
         # Nor is there a price at which its charges would become people's: they hold where the number of a person's
         # rows is known, and neighbours of people differ in it.
         raise RefusedError(
-            f"account {account.name!r} is of rows, which is fixed: all it has released tells how many rows there are, "
-            f"and no group size covers that; declare no people (here: column {people.column}; of a schema let it be of "
-            "type ignore), or bring in rows that no account knows under an account of their own"
+            f"account {account.name!r} has the unit row, which is fixed: its releases reveal the number of "
+            f"rows, which no group size protects; declare no people (here: column {people.column}; in a schema "
+            f"give it the type ignore), or ingest rows that no account knows under another account"
         )
 
 

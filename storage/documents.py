@@ -291,7 +291,7 @@ def _require_distinct_keys(text: str, place: str) -> None:
             if key_next[-1] and isinstance(event, yaml.ScalarEvent) and event.value != "<<":
                 if event.value in known:
                     line = "" if event.start_mark is None else f", line {event.start_mark.line + 1}"
-                    raise InputError(f"{place}{line}: key {event.value!r} stands there twice; leave one out")
+                    raise InputError(f"{place}{line}: key {event.value!r} is given twice; remove one")
                 known.add(event.value)
             key_next[-1] = not key_next[-1]
         if isinstance(event, yaml.CollectionStartEvent):
@@ -369,7 +369,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _finite(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
-        raise ValueError(f"{text} is no finite number")
+        raise ValueError(f"{text} is not a finite number")
     return value
 
 

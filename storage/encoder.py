@@ -1,4 +1,4 @@
-"""Rows as they came, encoded as is declared: the first step of a model that takes raw columns, or pictures.
+"""Rows as they came, encoded as is declared: the first step of a model that takes raw columns, or images.
 
 Stored models name these classes by their path, so the module and their names stay where they are.
 """
@@ -217,11 +217,11 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
 
 
 PICTURE = "picture"
-"""The column of pictures' files, each its bytes."""
+"""The column of images' files, each its bytes."""
 
 
 class PictureEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
-    """Read pictures as the ingestion of a data set did; it learns nothing: everything is declared.
+    """Read images as the ingestion of a data set did; it learns nothing: everything is declared.
 
     Parameters
     ----------
@@ -264,11 +264,11 @@ class PictureEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # 
         return self
 
     def transform(self, X: Any) -> NDArray[np.float64]:
-        """Return pictures as numbers.
+        """Return images as numbers.
 
         Parameters
         ----------
-        X : frame with the column "picture", sequence of bytes, or array (m, d)
+        X : frame with the column "image", sequence of bytes, or array (m, d)
             Each cell the bytes of a file. An array is of numbers already, in [0, 1]. No path is opened: whoever asks a
             served model would choose among the files of the machine that serves it.
 
@@ -279,24 +279,24 @@ class PictureEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # 
         Raises
         ------
         InputError
-            For the first picture that cannot be taken, naming its row (from 1) and why.
+            For the first image that cannot be taken, naming its row (from 1) and why.
         """
         return self.encode_or_raise(X).features
 
     def encode_or_raise(self, X: Any) -> Encoding:
-        """Read pictures all of which can be taken; raises as :meth:`transform` does."""
+        """Read images all of which can be taken; raises as :meth:`transform` does."""
         with cells_hidden():
             return self.encode(X).or_raise()
 
     def encode(self, X: Any) -> Encoding:
-        """Read pictures one by one: one that is refused does not stop the others."""
+        """Read images one by one: one that is refused does not stop the others."""
         if isinstance(X, np.ndarray) and X.dtype.kind in "fiu":
             return self._numbers(X)
         cells = _pictures_of(X)
         return self._encoding(len(cells), read_contents(cells, self.declared))
 
     def encode_files(self, paths: Sequence[str]) -> Encoding:
-        """Read pictures from files, one by one."""
+        """Read images from files, one by one."""
         return self._encoding(len(paths), read_files(paths, self.declared))
 
     def _encoding(self, rows: int, pictures: Iterable[NDArray[np.float64] | PictureError]) -> Encoding:
@@ -304,7 +304,7 @@ class PictureEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # 
         refusals: list[str | None] = [None] * rows
         for row, found in enumerate(pictures):
             if isinstance(found, PictureError):
-                refusals[row] = f"the picture {found}"
+                refusals[row] = f"the image {found}"
             else:
                 features[row] = found
         return Encoding(features, tuple(refusals))
@@ -313,7 +313,7 @@ class PictureEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # 
         width = self.declared.dimension
         if X.ndim != 2 or X.shape[1] != width:
             raise InputError(
-                f"the pictures have shape {X.shape}; as numbers the model takes (m, {width}): channel by channel, row "
+                f"the images have shape {X.shape}; as numbers the model takes (m, {width}): channel by channel, row "
                 "by row, in [0, 1]"
             )
         features = np.asarray(X, dtype=np.float64)
@@ -324,17 +324,17 @@ class PictureEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # 
         for row in np.flatnonzero(~sound).tolist():
             outside = features[row][~((features[row] >= 0.0) & (features[row] <= 1.0))][0]
             refusals[row] = (
-                f"a number of the picture is {outside:g}; they are in [0, 1]: divide by the largest of the depth"
+                f"a number of the image is {outside:g}; they are in [0, 1]: divide by the largest of the depth"
                 if finite[row]
-                else "a number of the picture is missing or not finite"
+                else "a number of the image is missing or not finite"
             )
         return Encoding(np.where(sound[:, None], features, 0.0), tuple(refusals))
 
 
 def _pictures_of(X: Any) -> list[Any]:
-    """Return the cells of the column of pictures, or of a sequence of them."""
+    """Return the cells of the column of images, or of a sequence of them."""
     if isinstance(X, (str, bytes)):
-        raise InputError(f"one {type(X).__name__} was given; give a list, each the bytes of a picture's file")
+        raise InputError(f"one {type(X).__name__} was given; give a list, each the bytes of an image's file")
     frame = find_frame(X)
     return list(X) if frame is None else frame.objects(PICTURE)
 

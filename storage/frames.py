@@ -74,8 +74,8 @@ class Frame:
                 f"column {name!r} has" if unread.row is None else f"row {unread.row + 1}, column {name!r} has a cell of"
             )
             raise InputError(
-                f"{where} type {unread.kind}, which is no text, number, truth value, day or time; convert it "
-                "before, or let the schema ignore the column"
+                f"{where} type {unread.kind}, which is not a text, number, truth value, day or time; convert "
+                f"it, or give the column the type ignore"
             )
         if found.rows != self.rows:
             raise InputError(f"column {name!r} has {found.rows} cells, and the rows are {self.rows}; give each row one")
@@ -151,7 +151,7 @@ def _numbers(name: str, cells: Any) -> NDArray[np.float64]:
     if unread.any():
         row = int(np.argmax(unread))
         raise InputError(
-            f"row {row + 1}, column {name!r}: the cell is no number; columns of texts, days and times need a "
+            f"row {row + 1}, column {name!r}: the cell is not a number; columns of texts, days and times need a "
             "declaration: give schema=FILE"
         )
     return found

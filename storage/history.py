@@ -26,7 +26,7 @@ def people_before(layout: Layout, versions: Sequence[DatasetRef], account: str) 
 
 
 def places_before(layout: Layout, versions: Sequence[DatasetRef]) -> Known:
-    """Return the paths that versions of private folders of pictures have held, in the order of their places.
+    """Return the paths that versions of private folders of images have held, in the order of their places.
 
     Raises
     ------

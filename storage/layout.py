@@ -32,7 +32,7 @@ PEOPLE = "people.npz"
 SEEN = "seen.npz"
 """File of the digests of all rows that came with a version's file, people's rows beyond the limit included."""
 PLACES = "places.npz"
-"""File of the paths that a private folder's pictures have had, in the order of their places."""
+"""File of the paths that a private folder's images have had, in the order of their places."""
 _COMPONENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 

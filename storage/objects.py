@@ -78,8 +78,8 @@ class ObjectStore:
         endpoint = urlsplit(_first_of(_ENDPOINTS) or "")
         if endpoint.scheme == "http" and endpoint.hostname not in _LOOPBACK:
             raise InputError(
-                f"the object store's endpoint {endpoint.hostname} is asked for by http, which anybody on the way can "
-                "read; give an https:// address"
+                f"the object store's endpoint {endpoint.hostname} uses http, which can be read in transit; "
+                f"give an https:// address"
             )
 
     @property

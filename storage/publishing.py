@@ -173,8 +173,8 @@ class StagedDataset:
         trained_on = joined.register.trained_on()
         if ("" in joined.register.files) and len(trained_on) > 1:
             raise InputError(
-                f"{self.place}: rows of this data set came in one file before, or in the parties' own files; bring "
-                "them in as before, or under another name"
+                f"{self.place}: earlier versions of this data set were one file, or one file per party; "
+                f"ingest it in the same way, or under another name"
             )
         counts, parts = {"train": sum(count for _, count in trained_on)}, {}
         if TEST in joined.register.files and TEST in self._body["parts"]:

@@ -83,5 +83,5 @@ def _schema_of(table: Mapping[str, Any] | None, place: str) -> Schema | None:
 
 
 def _summaries_of(table: Mapping[str, Any] | None) -> Callable[[Any], Any] | None:
-    """Return what summaries rows of pictures are recognised by; None of others."""
+    """Return what summaries rows of images are recognised by; None of others."""
     return None if table is None or "pictures" not in table else summaries_of(Pictures.from_document(table["pictures"]))

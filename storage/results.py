@@ -273,8 +273,8 @@ def query_dataset(
     """
     if ref.private:
         raise RefusedError(
-            f"data set {ref.name} is private and SQL over its rows is no release; query public sets only, or "
-            "release a statistic"
+            f"data set {ref.name} is private, and SQL would read its rows without a release; query public "
+            f"data sets, or release a statistic"
         )
     parts = ["train"] + (["test"] if ref.test_rows else [])
     with _database(memory) as connection:

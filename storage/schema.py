@@ -168,7 +168,7 @@ class Schema:
         for column in self.columns:
             if isinstance(column, Days) and (unknown := [name for name in column.reads if name not in days]):
                 raise InputError(
-                    f"column {column.name} is between {unknown[0]!r}, which is no column of type date or ignore"
+                    f"column {column.name} is between {unknown[0]!r}, which is not a column of type date or ignore"
                 )
         if not self.inputs:
             raise InputError(
@@ -183,7 +183,7 @@ class Schema:
         if self.decimal not in (".", ",") or self.decimal == self.delimiter:
             raise InputError(f"decimal is {self.decimal!r}; it must be '.' or ',' and not the delimiter")
         if any(isinstance(column, Numeric) and column.thousands == self.decimal for column in self.columns):
-            raise InputError(f"decimal is {self.decimal!r}, and so is what stands between thousands; they must differ")
+            raise InputError(f"decimal is {self.decimal!r}, and so is the thousands separator; they must differ")
         try:
             "".encode(self.encoding)
         except (LookupError, UnicodeError):

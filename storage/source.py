@@ -62,15 +62,15 @@ class ReadOptions:
         Of rows without a schema: the people behind them, and the column that names these; without a name, the column
         that the format itself has for them.
     pictures : Pictures, optional
-        How pictures are read.
+        How images are read.
     person_from : str, optional
-        A regular expression whose one group is the person in the name of a picture's file.
+        A regular expression whose one group is the person in the name of an image's file.
     earlier : mapping of part to sequence of bytes
-        Of a folder of pictures, the paths that earlier versions held (:mod:`storage.pictures.places`).
+        Of a folder of images, the paths that earlier versions held (:mod:`storage.pictures.places`).
     told : callable
-        Is told of each picture that is left out, and why: for the owner's screen alone.
+        Is told of each image that is left out, and why: for the owner's screen alone.
     noted : callable
-        Is told before any row is read what may be wrong with whose pictures they are: for the owner's screen alone.
+        Is told before any row is read what may be wrong with whose images they are: for the owner's screen alone.
     """
 
     dimension: int | None = None
@@ -222,7 +222,7 @@ class Source:
     expected : mapping of part to int
         How many rows there will be, where that is known before they are read.
     places : mapping of party to part to Places
-        Of a private folder's pictures.
+        Of a private folder's images.
     """
 
     format: str
@@ -291,7 +291,7 @@ def settle(
     if len(classes) > 1000:
         raise InputError(
             f"{place} has {len(classes)} different labels, more than the 1000 taken for classes; "
-            "declare --classes, or --label-range for real labels"
+            "declare --classes, or --label-range for numeric labels"
         )
     return size, tuple(classes), discovered
 

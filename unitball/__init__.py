@@ -23,11 +23,11 @@ def _require_own_packages() -> None:
         module = sys.modules.get(name) or importlib.util.find_spec(name)
         place = getattr(module, "__file__", None) or getattr(module, "origin", None)
         if place is None:
-            raise ImportError(f"Unitball's package {name!r} is not beside {Path(__file__).parent}: install it again")
+            raise ImportError(f"Unitball's package {name!r} is not next to {Path(__file__).parent}: install it again")
         file = Path(place).resolve()
         if file.parent != ours / name:
             raise ImportError(
-                f"{file.parent if file.name == '__init__.py' else file} stands in the way of Unitball's package "
+                f"{file.parent if file.name == '__init__.py' else file} hides Unitball's package "
                 f"{name!r}: rename it, or start Python in another folder",
                 name=name,
             )

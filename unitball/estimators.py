@@ -199,7 +199,8 @@ class PrivateClassifier(Scored, ClassifierMixin, PrivateEstimator):  # type: ign
         places = {label: str(place) for place, label in enumerate(self.classes_.tolist())}
         if unknown := [label for label in self.class_weight if label not in places]:
             raise ParameterError(
-                f"class_weight names {unknown[0]!r}, which is no class; there are: {', '.join(map(repr, places))}"
+                f"class_weight names {unknown[0]!r}, which is not a class; the classes are "
+                f"{', '.join(map(repr, places))}"
             )
         weights: dict[str, Any] = {place: self.class_weight.get(label, 1.0) for label, place in places.items()}
         if not all(isinstance(weight, Real) and 0 < float(weight) < math.inf for weight in weights.values()):
@@ -253,7 +254,7 @@ class PrivateClassifier(Scored, ClassifierMixin, PrivateEstimator):  # type: ign
         alike = dict(zip(others, codes_of(canonical_texts(others), texts).tolist(), strict=True))
         if unknown := [label for label, place in alike.items() if place < 0]:
             raise ParameterError(
-                f"row {known.index(unknown[0]) + 1}, label {shown_cell(unknown[0])} is none of the classes "
+                f"row {known.index(unknown[0]) + 1}, label {shown_cell(unknown[0])} is not one of the classes "
                 f"{', '.join(map(repr, places))}; declare it or leave the row out"
             )
         places |= alike
@@ -333,8 +334,8 @@ class PrivateClassifier(Scored, ClassifierMixin, PrivateEstimator):  # type: ign
             return self._probabilities
         if self.test_fraction == 0 or self.delta > 0:
             raise AttributeError(
-                "a private model's scores are no probabilities, and calibrating them takes a charged release of "
-                "held-out rows: test_fraction=0.2 makes it; decision_function gives the scores"
+                "scores of a private model are not probabilities; calibration needs a charged release of "
+                "held-out rows, which test_fraction=0.2 makes. decision_function returns the scores"
             )
         raise AttributeError(
             "probabilities are calibrated by sums with Gaussian noise, which spends a delta, and delta is 0; "

@@ -632,7 +632,7 @@ def _terms_of(account: str, *, people: bool) -> dict[str, Any]:
             if people
             else "say whose rows they are: fit(…, groups=…)"
         )
-        raise RefusedError(f"account {account!r} is of unit {known.unit}, for good; {way}")
+        raise RefusedError(f"account {account!r} has the unit {known.unit}, which is fixed; {way}")
     return {"group_size": known.group_size}
 
 

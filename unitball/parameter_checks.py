@@ -39,7 +39,7 @@ def shown(value: Any) -> str:
 
 
 def require_number(name: str, value: Any, bound: str, within: Callable[[float], bool]) -> None:
-    """Refuse what is no number within its bound; numbers of NumPy, in single precision too, are numbers."""
+    """Refuse values that are not numbers within its bound; numbers of NumPy, in single precision too, are numbers."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, Real) or not within(float(value)):
         raise ParameterError(f"{name} is {shown(value)}; give a number {bound}")
 
@@ -77,11 +77,13 @@ def finite(y: NDArray[Any]) -> Floats:
     except (TypeError, ValueError):
         texts = [cell for cell in np.asarray(y, dtype=object).tolist() if not isinstance(cell, Real)]
         first = shown(texts[0] if texts else y)
-        raise ParameterError(f"y holds {first if not hiding() else 'what is no number'}; give numbers") from None
+        raise ParameterError(
+            f"y holds {first if not hiding() else 'values that are not numbers'}; give numbers"
+        ) from None
     if len(wrong := np.flatnonzero(~np.isfinite(targets))):
         raise ParameterError(
-            f"row {wrong[0] + 1}, target {shown_cell(targets[wrong[0]])} is no finite number; correct it or leave the "
-            "row out"
+            f"row {wrong[0] + 1}, target {shown_cell(targets[wrong[0]])} is not a finite number; correct it "
+            f"or remove the row"
         )
     return targets
 

@@ -292,7 +292,7 @@ _THRESHOLD = (
 
 def _unknown(step: Any) -> str:
     if any(isinstance(step, known) for known in _KNOWN):
-        return "it is a class of its own on top of a known one, and nobody here knows what it learns from the rows"
+        return "it is a subclass of a known class, and what it learns from the rows is unknown"
     if hasattr(step, "transform") or hasattr(step, "fit_transform"):
         return (
             "it is not known to learn nothing from the rows, and what it learns is outside the guarantee; bounds= or "

@@ -296,7 +296,7 @@ class PrivateEstimator(PrivateStep):
             If no column has a declared range or values.
         """
         check_is_fitted(self)
-        scales, missing = self._declared_columns("effects are")
+        scales, missing = self._declared_columns("effects need")
         columns = [Column(**place.model_dump()) for place in self._places]
         path = [*self._maps, self._model]
         names = self._score_names()
@@ -320,7 +320,7 @@ class PrivateEstimator(PrivateStep):
             If none has a range or values; ``what`` is of these.
         """
         if not self._places:
-            raise InputError(f"{what} of declared columns, each with a range or its values; declare bounds or a schema")
+            raise InputError(f"{what} declared columns, each with a range or its values; declare bounds or a schema")
         if self._encoding is not None:
             return self._encoding.scales(getattr(self, "feature_names_in_", None)), self._encoding.middle()
         declared = self._columns.declared
@@ -347,7 +347,7 @@ class PrivateEstimator(PrivateStep):
             For a number of orders, or a seed, beyond its bounds.
         """
         check_is_fitted(self)
-        scales, missing = self._declared_columns("rows are explained by values")
+        scales, missing = self._declared_columns("explanations need")
         if self._counts is None:
             raise InputError(
                 f"this fit has released no counts of its columns, of which reference rows are drawn: {self._algorithm} "

@@ -190,7 +190,8 @@ class PrivateStep(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
         for name in ("root", "disjoint_people"):
             if self.account is None and getattr(self, name):
                 raise ParameterError(
-                    f"{name} is {shown(getattr(self, name))} and no account is named, which {name} is of; give account="
+                    f"{name} is {shown(getattr(self, name))}, which applies to an account, and none is named; "
+                    f"give account="
                 )
         if self.root is None and self._pickled_on not in ("", _digest(current_root())):
             raise BudgetError(

@@ -535,8 +535,7 @@ def effects_frame(found: Effects | None) -> pd.DataFrame:
     """Return effects as a data frame; InputError where a model has none."""
     if found is None:
         raise InputError(
-            "effects are of declared columns, each with a range or its values, and this model takes none: declare a "
-            "schema"
+            "effects need declared columns, each with a range or its values, and this model has none: declare a schema"
         )
     return found.to_frame()
 
@@ -557,7 +556,7 @@ def predict(
     model : str
         ``NAME`` for the newest version, ``NAME@champion`` or ``NAME/version``, as in ``digits.noisy-gd``.
     rows : frame of the table's columns (see :func:`unitball.train`), or array (m, d) where the set has no schema
-        Of pictures: the path of a folder, a list of paths, a data frame whose column ``picture`` holds the bytes of
+        Of images: the path of a folder, a list of paths, a data frame whose column ``image`` holds the bytes of
         files, or an array of numbers in [0, 1].
     interval, sets : float, optional
         A coverage, as for :meth:`TrainedModel.predict_interval` and :meth:`TrainedModel.predict_set`.
@@ -688,7 +687,7 @@ def covered(pipeline: Any, rows: Any, *, interval: float | None = None, sets: fl
 
 
 def _predicted_pictures(pipeline: Any, rows: Any) -> pd.Series:
-    """Return a prediction for each picture, of files under their paths."""
+    """Return a prediction for each image, of files under their paths."""
     from storage.readers.picture_files import asked_pictures
     from tasks.tracking.flavor import predictions_of
 

@@ -19,7 +19,9 @@ from tasks.planning.configuration import TrainingConfig, faults
 Request = TypeVar("Request", bound=BaseModel)
 
 # Words that follow an option's name without being its value.
-_WORDS = frozenset(("and", "are", "as", "at", "for", "from", "in", "instead", "is", "of", "on", "or", "out", "with"))
+_WORDS = frozenset(
+    ("and", "are", "as", "at", "for", "from", "in", "instead", "is", "needs", "of", "on", "or", "out", "with")
+)
 _SWITCHES = frozenset(
     name for name, field in TrainingConfig.model_fields.items() if field.annotation in (bool, bool | None)
 ) | {"public", "consistent_survivors", "allow_idealised"}

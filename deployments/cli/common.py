@@ -142,7 +142,7 @@ def _finite(value: Any) -> Any:
 def progress(title: str, *, stages: Collection[str] | None = None) -> Iterator[None]:
     """Show on a terminal what the work within the context has finished, and how long it will take where that is known.
 
-    A log is spared moving pictures.
+    A log is spared moving images.
 
     Parameters
     ----------

@@ -213,7 +213,7 @@ def algorithms(
     described = describe_all()
     kinds = dict.fromkeys(entry["kind"] for entry in described)
     if kind is not None and kind not in kinds:
-        raise ParameterError(f"--kind {kind!r} is none of {', '.join(kinds)}")
+        raise ParameterError(f"--kind {kind!r} is unknown; give one of {', '.join(kinds)}")
     entries = [
         entry for entry in described if (kind is None or entry["kind"] == kind) and (not proved or entry["proved"])
     ]

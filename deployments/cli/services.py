@@ -282,7 +282,7 @@ def verify(
         f"{report.algorithm} on {report.dataset}, run {report.run[:12]}" if report.run else "what it says does not hold"
     )
     rows = ((check.what, _WORDS[check.holds], check.detail, check.word) for check in report.checks)
-    vouched = table(("who vouches", "for what"), report.words.items(), title="What nobody can check here")
+    vouched = table(("who vouches", "for what"), report.words.items(), title="Not verifiable here")
     return Answer(
         report.model_dump(mode="json"),
         [table(("checked", "", "found", "rests on"), rows, title=title), *([vouched] if report.words else [])],
@@ -326,7 +326,7 @@ def budget(
     ensure_registered(dataset)
     if raise_epsilon_cap is not None:
         if dataset is None:
-            raise InputError("--raise-epsilon-cap is of one account: name a data set that pays from it")
+            raise InputError("--raise-epsilon-cap changes one account: name its data set")
         change_cap(dataset, raise_epsilon_cap, reason)
     if verify:
         problems = verify_ledger()
@@ -375,7 +375,7 @@ def _overview(dataset: str | None, out: Path | None) -> Answer:
     from tasks.release.forecasts import budget_histories
 
     if out is not None and out.suffix not in (".png", ".html"):
-        raise InputError(f"--out {out}: end it in .png for a picture or in .html for a page")
+        raise InputError(f"--out {out}: give a name that ends in .png (figure) or .html (page)")
     account = None if dataset is None else account_named(dataset).name
     histories = [one for one in budget_histories() if account in (None, one.account)]
     if out is not None:

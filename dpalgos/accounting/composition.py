@@ -252,7 +252,7 @@ class Components:
             case NoGuarantee():
                 self.unproved = sentence(loss.reason)
             case _:
-                raise ParameterError(f"{loss!r} is no known loss type; an unknown loss never counts as zero")
+                raise ParameterError(f"{loss!r} is an unknown loss type; an unknown loss never counts as zero")
 
     @property
     def mu(self) -> float:

@@ -84,7 +84,7 @@ def group_loss(loss: Loss, rows: int) -> Loss:
             return replace(loss, mu=each).all_candidates
         case NoGuarantee():
             return loss
-    raise ParameterError(f"{loss!r} is no known loss type; nothing is known about groups")
+    raise ParameterError(f"{loss!r} is an unknown loss type: its loss for groups is unknown")
 
 
 def _group_of_approximate(loss: ApproximateDP, rows: int) -> Loss:
@@ -141,7 +141,7 @@ def scaled(loss: Loss, factor: float) -> Loss:
             return GaussianMu(factor * loss.mu)
         case ZeroConcentrated():
             return ZeroConcentrated(factor * factor * loss.rho)
-    raise ParameterError(f"{loss!r} is no known loss type; it cannot be scaled")
+    raise ParameterError(f"{loss!r} is an unknown loss type; it cannot be scaled")
 
 
 # Left of epsilon, so that a stage may divide its budget further (over classes, over steps) without its parts adding up

@@ -47,8 +47,8 @@ def _require_mu(mu: float) -> None:
 def _require_delta(delta: float) -> None:
     if not SMALLEST_DELTA <= delta < 1:
         raise ParameterError(
-            f"delta is {delta!r}; it must be at least {SMALLEST_DELTA:g} and below 1 (well below 1/rows, to protect "
-            "anybody); for delta = 0 use a pure-epsilon mechanism"
+            f"delta is {delta!r}; it must be at least {SMALLEST_DELTA:g} and below 1 (and well below 1/rows, "
+            f"or it protects no row); for delta = 0 use a pure-epsilon mechanism"
         )
 
 

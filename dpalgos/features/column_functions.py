@@ -137,7 +137,7 @@ class ColumnFunctions(RowFeatures):
     def __post_init__(self) -> None:
         numbers, categories = self.described()
         if not 0 <= int(self.level[0]) < len(_NAMES) or self.tables.shape[:2] != (len(numbers), len(_OF_ONE)):
-            raise ParameterError("the arrays are not those of functions of columns; make the map anew")
+            raise ParameterError("the arrays are not those of functions of columns; make the map again")
         if len(self.others) != sum(one.values or 0 for one in categories) or len(self.weights) != len(self.terms()):
             raise ParameterError(f"{len(self.weights)} weights are given; functions of these columns have others")
 
@@ -383,7 +383,7 @@ def clipping_range(counts: ColumnCounts) -> tuple[float, float]:
         If the counts have no real label.
     """
     if counts.layout.label_range is None:
-        raise ParameterError("these counts have no real label; labels of classes have no range")
+        raise ParameterError("these counts have no numeric label; labels of classes have no range")
     low, high = counts.layout.label_range
     edges, below, (first_held, last_held) = _label_shares(counts)
     width = (high - low) / counts.bins
@@ -496,7 +496,7 @@ def column_functions(
         others = [np.zeros(category.values or 0) for category in categories]
     else:
         if counts.layout.numbers != tuple(numbers) or counts.layout.categories != tuple(categories):
-            raise ParameterError("the counts are of other columns than the map; release those of these columns")
+            raise ParameterError("the counts belong to other columns than the map's; release the counts of its columns")
         bins = counts.bins
         tables = functions_of(counts.shares_below()[: len(numbers)])
         others = counts.rare()

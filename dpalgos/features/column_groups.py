@@ -120,7 +120,7 @@ class ColumnGroups(PublicMap):
         if not all(map(math.isfinite, self.edges)) or list(self.edges) != sorted(set(self.edges)):
             raise ParameterError(f"edges are {list(self.edges)}; they must be finite numbers that rise")
         if self.values is not None and (self.edges or self.missing is not None or self.scale is not None):
-            raise ParameterError("edges, missing and scale are of a number, and values of a category: leave one out")
+            raise ParameterError("edges, missing and scale apply to numbers, values to categories: give one of them")
         least = self.values or len(self.edges) + (1 if self.missing is None else 2)
         most = least if self.values is None else self.values + 1
         if not least <= len(self.names) <= most:

@@ -138,7 +138,7 @@ class _Session:
                 raise ParameterError("the model keeps weights in other files (external data): save it as one file")
             if reason.startswith("the model has no layer"):
                 raise ParameterError(reason)
-            raise ParameterError(f"this is no ONNX model that onnxruntime can read: {reason}")
+            raise ParameterError(f"onnxruntime cannot read this ONNX model: {reason}")
         self.inputs = tuple(Port(name, kind, tuple(shape)) for name, kind, shape in answer["inputs"])
         self.outputs = tuple(Port(str(name), "", tuple(shape)) for name, shape in answer["outputs"])
         self.layers = tuple(Port(name, kind, tuple(shape or ())) for name, kind, shape in answer.get("layers", ()))

@@ -164,7 +164,7 @@ def image_shape(dimension: int, shape: Sequence[int] | None) -> tuple[int, int, 
         if channels * side * side == dimension:
             return channels, side, side
     raise ParameterError(
-        f"rows with {dimension} features are no square images of one channel or three; give shape=[height, width]"
+        f"rows with {dimension} features are not square images of one or three channels; give shape=[height, width]"
     )
 
 

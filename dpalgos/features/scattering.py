@@ -284,7 +284,7 @@ class Scattering(ImageMap):
                 "choose fewer scales"
             )
         if self.opponent and channels != 3:
-            raise ParameterError(f"opponent colours are of images of three channels; these have {channels}")
+            raise ParameterError(f"opponent colours need images of three channels; these have {channels}")
         more = [int(self.mirror), int(self.opponent)] if self.opponent else [1] if self.mirror else []
         layout = np.array([channels, height, width, self.scales, self.angles, self.places, *more])
         return ScatteringFeatures(layout=layout, power=np.array([self.power]))

@@ -831,5 +831,5 @@ def _weights(dimension: int) -> Floats:
 def _dimension(size: int) -> int:
     dimension = (math.isqrt(8 * size + 1) - 1) // 2
     if packed_size(dimension) != size:
-        raise ParameterError(f"{size} entries are no packed symmetric matrix; the sizes are d (d + 1) / 2")
+        raise ParameterError(f"{size} entries are not a packed symmetric matrix, whose sizes are d (d + 1) / 2")
     return dimension

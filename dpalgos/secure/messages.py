@@ -328,7 +328,7 @@ class RoundParameters(Wire, Bounded):
         if self.graph is not None and self.graph.degree >= self.tolerance.quorum:
             raise ParameterError(
                 f"degree {self.graph.degree} is not below the {self.tolerance.quorum} parties that must remain; "
-                "leave the graph out: with so few parties everybody masks with everybody"
+                "omit the graph: with so few parties each masks with each"
             )
 
     @cached_property

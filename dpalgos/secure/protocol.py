@@ -664,7 +664,7 @@ def fix_survivors(agreement: Agreement, block: MaskedBlock, stored: SurvivorSet 
     """
     parameters = agreement.parameters
     if block.session != parameters.session:
-        raise MessageError("the block of masked vectors is of another session")
+        raise MessageError("the block of masked vectors belongs to another session")
     _require_quorum(parameters, "vectors were masked", len(block.digests))
     fixed = _survivors_of(block)
     if stored is not None and stored != fixed:

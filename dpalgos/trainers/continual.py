@@ -301,7 +301,8 @@ class LeaderTrainer(GaussianAlgorithm, ClippedGradientTrainer):
         super().check(setting)
         if setting.classes < 2:
             raise ParameterError(
-                "follow-the-regularised-leader needs classes; real labels need another trainer: sufficient-statistics, "
+                "follow-the-regularised-leader needs classes; numeric labels need another trainer: "
+                "sufficient-statistics, "
                 "or noisy-gd with loss=squared"
             )
 

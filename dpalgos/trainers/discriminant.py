@@ -50,7 +50,8 @@ class ClassSumTrainer(GaussianAlgorithm):
         super().check(setting)
         if setting.classes < 2:
             raise ParameterError(
-                "class means need classes; real labels need another trainer: sufficient-statistics, or noisy-gd with "
+                "class means need classes; numeric labels need another trainer: sufficient-statistics, or "
+                "noisy-gd with "
                 "loss=squared"
             )
 

@@ -318,11 +318,11 @@ class NoisyGradientDescent(GradientSumTrainer[DescentState]):
         """Raise where the last features cannot be the scores of the classes, or there are no classes to balance."""
         super().check(setting)
         if self._balances and setting.classes < 2:
-            raise ParameterError("class_weight is 'balanced', and real labels have no classes: leave it out")
+            raise ParameterError("class_weight is 'balanced', and numeric labels have no classes: omit it")
         if self.public_start > 0 and not 2 <= setting.classes <= setting.dimension:
             raise ParameterError(
                 f"public_start is {self.public_start:g}; rows have {setting.dimension} features and {setting.classes} "
-                "classes, and the last features would be the scores of a public head, one a class: leave it out"
+                "classes, and the last features would be the scores of a public head, one per class: omit it"
             )
 
     def initial(self, setting: Setting) -> DescentState:
@@ -705,8 +705,9 @@ class SampledDescent(ApproximateAlgorithm, ClippedGradientTrainer):
         """Raise under replace-one, where nothing is proved."""
         if setting.neighbours is Neighbours.REPLACE_ONE:
             raise ParameterError(
-                "dp-sgd is proved under replace-special alone: of a replaced row that may take part or not, twice the "
-                "sensitivity is no bound (Lebeda, Regehr, Kamath, Steinke 2024); choose --neighbours replace-special, "
+                "dp-sgd is proved only under replace-special: for a replaced row that may or may not take "
+                "part, twice the sensitivity does not bound the change (Lebeda, Regehr, Kamath, Steinke 2024); "
+                "choose --neighbours replace-special, "
                 "or noisy-gd, which uses all rows at each step"
             )
         super().check(setting)

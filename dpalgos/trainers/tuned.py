@@ -174,7 +174,9 @@ class Tuned(ApproximateAlgorithm):
         """Raise for real labels, and where a candidate cannot run."""
         super().check(setting)
         if setting.classes < 2:
-            raise ParameterError("tuned scores by how many rows are classified right; real labels need no tuning here")
+            raise ParameterError(
+                "tuned scores by how many rows are classified right; numeric labels cannot be tuned here"
+            )
         for candidate in self.candidates():
             candidate.check(self._training(setting))
 

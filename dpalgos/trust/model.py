@@ -310,7 +310,7 @@ class SecureAggregation(NoiseOfEach):
 def _sums(algorithm: Algorithm) -> SumAlgorithm:
     if not is_sum_algorithm(algorithm):
         raise ParameterError(
-            f"{type(algorithm).__name__} reads rows otherwise than through sums, and secure aggregation forms sums; "
+            f"{type(algorithm).__name__} does not read rows through sums alone, as secure aggregation needs; "
             "choose --trust central or local"
         )
     return cast(SumAlgorithm, algorithm)

@@ -46,7 +46,7 @@ def declared_texts(place: str, values: Any) -> tuple[str, ...]:
     for value in values:
         if isinstance(value, Mapping | list):
             raise InputError(
-                f"{place} holds {value!r}, which is no text; where cells are codes, map each code to what it means, "
+                f"{place} holds {value!r}, which is not a text; if cells are codes, map each code to its meaning, "
                 'the code first: {"<30": early, "NO": late}'
             )
         as_text(place, value, canonical_text)
@@ -55,7 +55,7 @@ def declared_texts(place: str, values: Any) -> tuple[str, ...]:
         text = canonical_text(value)
         if text is None:
             raise InputError(
-                f"{place} holds {value!r}: which whole number a float from 2^53 on is, nobody knows; write its digits"
+                f"{place} holds {value!r}: a float from 2^53 on does not determine a whole number; write its digits"
             )
         texts.append(require_visible(f"{place}: a value", text))
     if twice := named_twice(texts):

@@ -490,8 +490,8 @@ def unpaid(entries: Entries, plan: PlanRequest) -> tuple[ReleaseCharge, ...]:
                 or not _alike(content["guarantee"], release.guarantee)
             ):
                 raise RefusedError(
-                    f"release {release.key!r} is on record with another guarantee, partition or parties; one identity "
-                    "must stand for one release, so nothing was charged"
+                    f"release {release.key!r} is on record with another guarantee, partition or parties; one "
+                    f"identity must name one release, so nothing was charged"
                 )
             paid.add(entry.subject)
         elif get_account(entries, entry.account).private or get_account(entries, plan.account).private:

@@ -553,7 +553,8 @@ def _parse(location: str | Path) -> URL | None:
         ) from None
     if url.get_backend_name() != "postgresql":
         raise InputError(
-            f"the ledger's URL begins with {url.drivername!r}; give a file for SQLite, or postgresql://user@host/database"
+            f"the ledger's URL begins with {url.drivername!r}; give a file for SQLite, or "
+            f"postgresql://user@host/database"
         )
     if importlib.util.find_spec("psycopg") is None:
         raise InputError("PostgreSQL's driver is not installed; it is an extra: pip install 'unitball[postgresql]'")
@@ -644,8 +645,8 @@ def _create_sqlite_file(path: Path, head: Path, key: Path | Secret) -> None:
         return
     if marked:
         raise StorageError(
-            f"ledger {path} is missing but {head.name} is there, so what was spent would be forgotten; "
-            f"put the ledger back (or, if it is to begin anew, remove {head.name} as well)"
+            f"ledger {path} is missing but {head.name} is there, so that the spending would be forgotten; "
+            f"restore the ledger from a back-up (or, to begin a new ledger, remove {head.name} as well)"
         )
     kept = next(path.parent.glob(f"private/datasets/[!.]*/{FINGERPRINTS}"), None)
     if kept is not None:

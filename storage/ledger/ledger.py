@@ -467,8 +467,8 @@ class Ledger:
             raise RefusedError(f"this root is older than what it has answered: {error}") from None
         if restored:
             raise RefusedError(
-                "an older ledger was put back after this release was charged, and what was answered of it before is "
-                "not known any more; ask with another --replicate, which is charged anew"
+                "the ledger was restored from a back-up after this release was charged, and its earlier "
+                "answers are unknown; run with another --replicate, which is charged again"
             )
 
     def count_answers(self, key: str, count: int) -> None:
@@ -486,8 +486,9 @@ class Ledger:
             known = max((entry.content["count"] for entry in entries.find(Kind.ANSWERS, subject=key)), default=0)
             if count < known:
                 raise RefusedError(
-                    f"its notes of this release's sums were put back: there are {count}, and it has answered from "
-                    f"{known}; put the newest back, or ask with another --replicate, which is charged anew"
+                    f"its notes of this release's sums were restored from a back-up: it holds {count}, and "
+                    f"answers were given from {known}; restore the newest, or run with another --replicate, which "
+                    f"is charged again"
                 )
             if count > known:
                 account = charge_of(entries, key).account

@@ -1,4 +1,4 @@
-"""What is declared of a set of pictures: what a pixel is, the side, how a picture becomes square and opaque."""
+"""What is declared of a set of images: what a pixel is, the side, how an image becomes square and opaque."""
 
 import math
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from storage.errors import InputError
 LARGEST_SIDE = 1024
 """Pixels of a side at most."""
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".ppm", ".pgm")
-"""What the names of pictures end with, in either case; nothing else about a file makes it a picture."""
+"""What the names of images end with, in either case; nothing else about a file makes it an image."""
 
 
 class Pixels(StrEnum):
@@ -22,7 +22,7 @@ class Pixels(StrEnum):
     GREY_16 = "grey-16"
     """One channel of 16 bits."""
     COLOUR = "colour"
-    """Red, green and blue of 8 bits; grey pictures have three equal channels."""
+    """Red, green and blue of 8 bits; grey images have three equal channels."""
 
     @property
     def channels(self) -> int:
@@ -36,19 +36,19 @@ class Pixels(StrEnum):
 
 
 class Fit(StrEnum):
-    """How a picture becomes square."""
+    """How an image becomes square."""
 
     MIDDLE = "middle"
     """Cut to the square in its middle."""
     PAD = "pad"
-    """The whole picture in the middle of a black square."""
+    """The whole image in the middle of a black square."""
 
 
 class Alpha(StrEnum):
     """What becomes of transparent pixels."""
 
     REFUSE = "refuse"
-    """A picture with an alpha channel or a transparent colour is refused."""
+    """An image with an alpha channel or a transparent colour is refused."""
     WHITE = "white"
     """Laid on white."""
     BLACK = "black"
@@ -58,7 +58,7 @@ class Alpha(StrEnum):
 
 
 class Palettes(StrEnum):
-    """What becomes of pictures whose pixels are numbers of a palette."""
+    """What becomes of images whose pixels are numbers of a palette."""
 
     REFUSE = "refuse"
     """They are refused: numbers of a palette may be anything, such as the parts of a drawn mask."""
@@ -68,12 +68,12 @@ class Palettes(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pictures:
-    """What is declared of a set of pictures.
+    """What is declared of a set of images.
 
     Parameters
     ----------
     side : int
-        Pixels of a side that pictures are brought to, 1 to 1024.
+        Pixels of a side that images are brought to, 1 to 1024.
     pixels : Pixels, optional
         None until it is found on a public set.
     fit : Fit
@@ -97,18 +97,18 @@ class Pictures:
     @property
     def kind(self) -> Pixels:
         """What a pixel is, once that is known."""
-        assert self.pixels is not None, "pixels are declared or found before a picture is read"
+        assert self.pixels is not None, "pixels are declared or found before an image is read"
         return self.pixels
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """(height, width) of grey pictures, (channels, height, width) of coloured ones."""
+        """(height, width) of grey images, (channels, height, width) of coloured ones."""
         square = (self.side, self.side)
         return square if self.kind.channels == 1 else (self.kind.channels, *square)
 
     @property
     def dimension(self) -> int:
-        """Features a picture."""
+        """Features an image."""
         return math.prod(self.shape)
 
     @property
@@ -134,4 +134,4 @@ class Pictures:
                 palettes=Palettes(document["palettes"]),
             )
         except (KeyError, TypeError, ValueError) as error:
-            raise InputError(f"{str(document)[:200]} does not say how pictures are read: {error!r}") from error
+            raise InputError(f"{str(document)[:200]} does not say how images are read: {error!r}") from error

@@ -1,7 +1,7 @@
-"""Pictures as numbers: one file's content brought to the declared shape.
+"""Images as numbers: one file's content brought to the declared shape.
 
-A picture's numbers follow from its own file and the declaration alone: pixels are averaged in integers, exactly, so
-that neither other pictures nor threads nor the order of a sum have a part in them.
+An image's numbers follow from its own file and the declaration alone: pixels are averaged in integers, exactly, so
+that neither other images nor threads nor the order of a sum have a part in them.
 """
 
 import math
@@ -41,16 +41,16 @@ warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
 
 
 class PictureError(InputError):
-    """A picture that cannot be taken; the message says why and does not name it."""
+    """An image that cannot be taken; the message says why and does not name it."""
 
 
 def open_picture(path: Path | str) -> IO[bytes]:
-    """Open a file of a picture; never what a link leads to, nor what is no file.
+    """Open a file of an image; never what a link leads to, nor what is no file.
 
     Raises
     ------
     PictureError
-        If it is none, cannot be opened, or is larger than any picture that is read.
+        If it is none, cannot be opened, or is larger than any image that is read.
     """
     try:
         # A pipe without a writer would be waited for.
@@ -62,21 +62,21 @@ def open_picture(path: Path | str) -> IO[bytes]:
     if not stat.S_ISREG(status.st_mode) or not 0 < status.st_size <= MOST_BYTES:
         os.close(descriptor)
         raise PictureError(
-            f"has {status.st_size} bytes; a picture has 1 to {MOST_BYTES}"
+            f"has {status.st_size} bytes; an image has 1 to {MOST_BYTES}"
             if stat.S_ISREG(status.st_mode)
-            else "is no file"
+            else "is not a file"
         )
     return os.fdopen(descriptor, "rb")
 
 
 def read_picture(file: IO[bytes], declared: Pictures) -> NDArray[np.float64]:
-    """Return the numbers of a picture, (dimension,), in [0, 1]: channel by channel, row by row.
+    """Return the numbers of an image, (dimension,), in [0, 1]: channel by channel, row by row.
 
     Parameters
     ----------
     file : binary file
         At its beginning: PNG, JPEG, BMP, TIFF, PPM or PGM, of which the first page counts.
-    declared : Pictures
+    declared : Images
 
     Raises
     ------
@@ -96,7 +96,7 @@ def read_picture(file: IO[bytes], declared: Pictures) -> NDArray[np.float64]:
 
 
 def kind_of(file: IO[bytes]) -> Pixels:
-    """Return what a pixel of a picture is, by its header alone.
+    """Return what a pixel of an image is, by its header alone.
 
     Raises
     ------
@@ -110,7 +110,7 @@ def kind_of(file: IO[bytes]) -> Pixels:
 
 
 def _opened(file: IO[bytes]) -> Image.Image:
-    """Return a picture whose header was read; its claimed size and its depth are looked at before a pixel is."""
+    """Return an image whose header was read; its claimed size and its depth are looked at before a pixel is."""
     try:
         image = Image.open(file, formats=_FORMATS)
         pixels = math.prod(image.size)
@@ -135,7 +135,7 @@ def _opened(file: IO[bytes]) -> Image.Image:
 
 def _unreadable(error: Exception) -> PictureError:
     if isinstance(error, UnidentifiedImageError):
-        return PictureError("is no PNG, JPEG, BMP, TIFF, PPM or PGM")
+        return PictureError("is not a PNG, JPEG, BMP, TIFF, PPM or PGM")
     return PictureError(f"cannot be read ({type(error).__name__}: {str(error)[:120]}); it may be truncated or damaged")
 
 
@@ -176,7 +176,7 @@ def _depth(image: Image.Image, file: IO[bytes]) -> tuple[int, int]:
         tags: Any = image.tag_v2  # type: ignore[attr-defined]  # a TIFF's alone
         bits, kinds = tags.get(258, (1,)), tags.get(339, (1,))
         if set(kinds) != {1}:
-            raise PictureError("has numbers that are no unsigned integers; convert it")
+            raise PictureError("has numbers that are not unsigned integers; convert it")
         if max(bits) == 16 and tags.get(262) == 0:
             raise PictureError("has 16 bits of which 0 is white; convert it")
         return max(bits), len(bits)
@@ -217,7 +217,7 @@ def _turned(image: Image.Image) -> Image.Image:
 
 
 def _orientation(image: Image.Image) -> int:
-    """Return what a loaded picture says of its orientation, 1 to 8; 1 where it says nothing that can be read.
+    """Return what a loaded image says of its orientation, 1 to 8; 1 where it says nothing that can be read.
 
     Other tags are not looked at: a damaged one is of no consequence.
     """
@@ -326,7 +326,7 @@ def _averaged(values: NDArray[Any], axis: int, start: int, length: int, side: in
     values : integer array (height, width, channels)
     axis : {0, 1}
     start, length : int
-        The pixels that are divided; those outside the picture are 0.
+        The pixels that are divided; those outside the image are 0.
     side : int
     """
     moved = np.moveaxis(values, axis, 0)

@@ -1,6 +1,6 @@
-"""What decodes pictures in a process of its own (:mod:`storage.confined`): the module that it has imported.
+"""What decodes images in a process of its own (:mod:`storage.confined`): the module that it has imported.
 
-Each picture is answered by one piece: the byte 0 and the answer, or the byte 1 and why it cannot be taken.
+Each image is answered by one piece: the byte 0 and the answer, or the byte 1 and why it cannot be taken.
 """
 
 import base64
@@ -22,14 +22,14 @@ Image.init()
 
 
 def files(paths: Sequence[str], declared: Mapping[str, Any]) -> Iterator[bytes]:
-    """Yield the numbers of pictures in files, float64."""
+    """Yield the numbers of images in files, float64."""
     pictures = Pictures.from_document(declared)
     for path in paths:
         yield _answer(partial(open_picture, path), lambda file: _numbers(file, pictures))
 
 
 def contents(encoded: Sequence[str], declared: Mapping[str, Any]) -> Iterator[bytes]:
-    """Yield the numbers of pictures whose files' bytes are given in base 64, float64."""
+    """Yield the numbers of images whose files' bytes are given in base 64, float64."""
     pictures = Pictures.from_document(declared)
     for text in encoded:
         yield _answer(partial(_decoded, text), lambda file: _numbers(file, pictures))

@@ -1,10 +1,10 @@
-"""Places of a private folder's pictures: what says which party, night and held-out part each is in.
+"""Places of a private folder's images: what says which party, night and held-out part each is in.
 
-Where a picture is a record of its own, its place must follow from what is public. In a table that is its line. In a
-folder it is its path below the class folder, by bytes: with the class folder in the path, a picture of another class
+Where an image is a record of its own, its place must follow from what is public. In a table that is its line. In a
+folder it is its path below the class folder, by bytes: with the class folder in the path, an image of another class
 would move every file between the two, and neighbours would differ in all of these. Paths that an earlier version held
 come first, in the order that they have there, and new ones after them, so that no version moves the others' places. Of
-a version with pictures taken out those behind move up, as the lines of a table do.
+a version with images taken out those behind move up, as the lines of a table do.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ Known = Mapping[str, Mapping[str, Sequence[bytes]]]
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """The paths of one part's pictures.
+    """The paths of one part's images.
 
     Attributes
     ----------
@@ -48,7 +48,7 @@ PlacesByParty = Mapping[str, Mapping[str, Places]]
 
 
 def content_of(places: PlacesByParty) -> str:
-    """Return the digest of which pictures a version has, in which order."""
+    """Return the digest of which images a version has, in which order."""
     whole = hashlib.sha256()
     for party, parts in places.items():
         for part, paths in parts.items():

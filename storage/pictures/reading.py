@@ -1,6 +1,6 @@
-"""Pictures from outside as numbers: decoded in a process of their own, within limits on its time and memory.
+"""Images from outside as numbers: decoded in a process of their own, within limits on its time and memory.
 
-That process has no key, and a picture that ends it, by a fault of a decoder or by its limits, is one refused picture:
+That process has no key, and an image that ends it, by a fault of a decoder or by its limits, is one refused image:
 those after it are read by another process.
 """
 
@@ -35,12 +35,12 @@ _ENDED = {
 
 
 def read_files(paths: Sequence[str], declared: Pictures) -> Generator[Numbers | PictureError, None, None]:
-    """Yield the numbers of the picture in each file, (dimension,) in [0, 1], or why it cannot be taken.
+    """Yield the numbers of the image in each file, (dimension,) in [0, 1], or why it cannot be taken.
 
     Parameters
     ----------
     paths : sequence of str
-    declared : Pictures
+    declared : Images
     """
     for piece in _pieces("files", paths, declared.document):
         yield _numbers(piece, declared)
@@ -52,7 +52,7 @@ def read_contents(contents: Sequence[Any], declared: Pictures) -> Generator[Numb
     Parameters
     ----------
     contents : sequence of bytes-like
-    declared : Pictures
+    declared : Images
     """
     refused = {place: found for place, one in enumerate(contents) if (found := _no_file(one)) is not None}
     sound = [one for place, one in enumerate(contents) if place not in refused]
@@ -74,7 +74,7 @@ def _contents(contents: Sequence[Any], declared: Pictures) -> Generator[Numbers 
 
 
 def kinds_of(paths: Sequence[str]) -> Iterator[Pixels | PictureError]:
-    """Yield what a pixel of the picture in each file is, by its header, or why it cannot be taken."""
+    """Yield what a pixel of the image in each file is, by its header, or why it cannot be taken."""
     for piece in _pieces("kinds", paths):
         yield piece if isinstance(piece, PictureError) else Pixels(piece.decode())
 
@@ -83,7 +83,7 @@ def _no_file(content: Any) -> PictureError | None:
     if not isinstance(content, (bytes, bytearray, memoryview)):
         return PictureError(f"is a {type(content).__name__} and not the bytes of a file")
     if len(content) > MOST_BYTES:
-        return PictureError(f"has {len(content)} bytes; a picture has 1 to {MOST_BYTES}")
+        return PictureError(f"has {len(content)} bytes; an image has 1 to {MOST_BYTES}")
     return None
 
 
@@ -92,19 +92,17 @@ def _numbers(piece: bytes | PictureError, declared: Pictures) -> Numbers | Pictu
         return piece
     if len(piece) != 8 * declared.dimension:
         raise StorageError(
-            f"the process that decodes pictures gave {len(piece)} bytes for {declared.dimension} numbers; try again"
+            f"the process that decodes images gave {len(piece)} bytes for {declared.dimension} numbers; try again"
         )
     return np.frombuffer(piece, dtype=np.float64)
 
 
 def _pieces(function: str, items: Sequence[str], *arguments: Any) -> Generator[bytes | PictureError, None, None]:
-    """Yield what a function of the other process answers of each item, or why a picture cannot be taken."""
+    """Yield what a function of the other process answers of each item, or why an image cannot be taken."""
     start = 0
     while start < len(items):
         batch, done = list(items[start : start + _MANY]), 0
-        work = confined(
-            f"{_PROCESS}:{function}", batch, *arguments, place="a picture", memory=_MEMORY, seconds=_SECONDS
-        )
+        work = confined(f"{_PROCESS}:{function}", batch, *arguments, place="an image", memory=_MEMORY, seconds=_SECONDS)
         with closing(work):
             try:
                 for done, piece in enumerate(work, start=1):
@@ -116,5 +114,5 @@ def _pieces(function: str, items: Sequence[str], *arguments: Any) -> Generator[b
                 done += 1
                 yield PictureError(_ENDED[error.why])
         if not done:
-            raise StorageError("the process that decodes pictures answered none; try again")
+            raise StorageError("the process that decodes images answered none; try again")
         start += done

@@ -146,8 +146,8 @@ def _plain(path: str, field: Any) -> Any:
     if (name := extension_of(field)) is not None:
         if (known := extended_type(name)) is None:
             raise InputError(
-                f"{path}, column {field.name}: its type is {name[:60]}, which is no text, number, truth value, day or "
-                "time; write it as one of them"
+                f"{path}, column {field.name}: its type is {name[:60]}, which is not a text, number, truth "
+                f"value, day or time; convert it to one of them"
             )
         return pa.field(field.name, known)
     kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type

@@ -89,7 +89,7 @@ def _identity(name: str) -> str:
         return name
     match = _NAME.fullmatch(name)
     if match is None:
-        raise InputError(f"{name!r} is no name of an OpenML set; write a name, name@version or a number")
+        raise InputError(f"{name!r} is not the name of an OpenML set; write a name, name@version or a number")
     matches = _ask(f"data/list/data_name/{match['name']}/status/active")
     try:
         versions = {int(entry["version"]): str(int(entry["did"])) for entry in matches["data"]["dataset"]}

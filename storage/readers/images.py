@@ -225,14 +225,14 @@ def _python_blocks(path: Path) -> Iterator[tuple[Pixels, NDArray[Any]]]:
             batch = _ArrayUnpickler(file, encoding="bytes").load()
             pixels, labels = batch[b"data"], batch[b"labels"]
             if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.nbytes > path.stat().st_size:
-                raise TypeError("its data is no array of bytes that stand in it")
+                raise TypeError("its data is not an array of bytes")
             # An array of any length is a few bytes of a pickle; as many labels as rows are not.
             labels = list(labels) if len(labels) == len(pixels) else []
         except EOFError as error:
             raise InputError(f"{path} is truncated; fetch the file again") from error
         except Exception as error:
             # A damaged pickle can raise nearly anything.
-            raise InputError(f"{path} is no CIFAR-10 batch: {error!r:.200}; fetch the file again") from error
+            raise InputError(f"{path} is not a CIFAR-10 batch: {error!r:.200}; fetch the file again") from error
     if pixels.shape != (len(labels), DIMENSION):
         raise InputError(
             f"{path} has data of shape {pixels.shape} for {len(labels)} labels; expected rows of {DIMENSION}"
@@ -248,7 +248,7 @@ def _records(path: Path, labels: int) -> Iterator[tuple[Pixels, NDArray[Any]]]:
         while data := file.read(_ROWS * size):
             if len(data) % size:
                 raise InputError(
-                    f"{path} is truncated: {done + len(data)} bytes are no multiple of the {size} of a record; "
+                    f"{path} is truncated: {done + len(data)} bytes are not a multiple of the {size} of a record; "
                     "fetch the file again"
                 )
             done += len(data)

@@ -85,7 +85,7 @@ def _list_block(table: Table, dimension: int, people: People | None) -> Block:
     names = None if people is None else identifiers(table.columns[column_name(people.column)])
     if names is not None and not named(names).all():
         bad = int(np.argmin(named(names)))
-        raise InputError(f"{place(bad)}: it is nobody's; fill the cell that names its person")
+        raise InputError(f"{place(bad)}: it names no person; fill that cell")
     numbers = flat.to_numpy(zero_copy_only=False).reshape(len(lists), dimension)
     return Block(numbers, labels_of(labels), table.lines, place=table.place, unit=table.unit, people=names)
 

@@ -1,4 +1,4 @@
-"""Which files are pictures, below a folder or in a table, of which class and whose."""
+"""Which files are images, below a folder or in a table, of which class and whose."""
 
 import os
 import stat
@@ -22,7 +22,7 @@ from storage.schema import Table
 from storage.source import most_rows, reading, require_file
 
 PATH, LABEL, PERSON = "path", "label", "person"
-"""Columns of a table of pictures."""
+"""Columns of a table of images."""
 TABLES = (".csv", ".csv.gz", ".csv.bz2", ".tsv", ".txt", *PARQUET)
 """Ends of the names of such tables."""
 _PARTS = ("train", "test")
@@ -31,7 +31,7 @@ _ROWS = 4096
 
 @dataclass(frozen=True, slots=True)
 class PictureFile:
-    """A picture that a set lists.
+    """An image that a set lists.
 
     Attributes
     ----------
@@ -67,12 +67,12 @@ class PictureFile:
 
 
 def is_picture(name: str) -> bool:
-    """Whether a file is a picture, by the end of its name alone."""
+    """Whether a file is an image, by the end of its name alone."""
     return name.lower().endswith(ENDINGS)
 
 
 def is_table(path: Path) -> bool:
-    """Whether a path is a table of pictures, by the end of its name."""
+    """Whether a path is a table of images, by the end of its name."""
     return path.name.lower().endswith(TABLES)
 
 
@@ -89,14 +89,14 @@ def is_hidden(name: str) -> bool:
 
 
 class Found(NamedTuple):
-    """A picture below a folder, by its path there; a link is none, and to be refused."""
+    """An image below a folder, by its path there; a link is none, and to be refused."""
 
     name: str
     link: bool = False
 
 
 def files_below(folder: Path, passed: Counter[str] | None = None) -> Iterator[Found]:
-    """Yield the pictures below a folder in no order; links to folders, and those with a picture's name, among them.
+    """Yield the images below a folder in no order; links to folders, and those with an image's name, among them.
 
     Parameters
     ----------
@@ -134,7 +134,7 @@ def passed_over(place: str, passed: Counter[str]) -> str:
     kinds += [f"{more} more endings"] if more else []
     total = passed.total()
     return (
-        f"{place}: {total:,} {'file is' if total == 1 else 'files are'} passed over ({', '.join(kinds)}); pictures end "
+        f"{place}: {total:,} {'file is' if total == 1 else 'files are'} passed over ({', '.join(kinds)}); images end "
         f"in {', '.join(ENDINGS)}, and are neither hidden nor in a system's folder"
     )
 
@@ -152,7 +152,7 @@ def parts_of(folder: Path, classes: Sequence[str] | None) -> dict[str, Path]:
     Raises
     ------
     InputError
-        If others stand beside ``train``, whose pictures would be left out.
+        If others stand beside ``train``, whose images would be left out.
     """
     if not folder.is_dir():
         raise InputError(
@@ -174,14 +174,14 @@ def parts_of(folder: Path, classes: Sequence[str] | None) -> dict[str, Path]:
             raise InputError(f"{path} is a link; links are not followed: put the folder there")
     if others:
         raise InputError(
-            f"{_text(folder)} has train/ and beside it {_text(others[0])}; move it into train/ or test/, or elsewhere. "
+            f"{_text(folder)} has train/ and also {_text(others[0])}; move it into train/ or test/, or elsewhere. "
             "If train is a class, declare it with --classes"
         )
     return parts
 
 
 def folder_files(folder: Path, passed: Counter[str]) -> list[PictureFile]:
-    """Return the pictures of a folder of class folders, in the order of whole paths; labels are folders' names.
+    """Return the images of a folder of class folders, in the order of whole paths; labels are folders' names.
 
     ``passed`` counts the other files, by the ends of their names.
     """
@@ -195,7 +195,7 @@ def folder_files(folder: Path, passed: Counter[str]) -> list[PictureFile]:
 
 
 def arranged(files: Sequence[PictureFile], earlier: Sequence[bytes], place: str) -> list[PictureFile]:
-    """Return pictures in the order of their places (:class:`storage.pictures.places.Places`).
+    """Return images in the order of their places (:class:`storage.pictures.places.Places`).
 
     Parameters
     ----------
@@ -215,15 +215,15 @@ def arranged(files: Sequence[PictureFile], earlier: Sequence[bytes], place: str)
         if (other := by_path.setdefault(file.below, file)) is not file:
             raise InputError(
                 f"{place}: {other.shown} and {file.shown} have the same path below their class folders, by which "
-                f"pictures of a private set are given their places; rename one of them, or give a table of {PATH}, "
-                f"{LABEL} (and {PERSON}, where a person has several): there the line is the place"
+                f"images of a private set are given their places; rename one of them, or give a table of {PATH}, "
+                f"{LABEL} (and {PERSON}, if people have several): there the line is the place"
             )
     held = [by_path.pop(path) for path in earlier if path in by_path]
     return held + [by_path[path] for path in sorted(by_path)]
 
 
 def table_files(path: Path, person: str | None) -> tuple[str | None, dict[str, list[PictureFile]]]:
-    """Return the pictures of a table of paths below its folder, labels and perhaps people, part by part, line by line.
+    """Return the images of a table of paths below its folder, labels and perhaps people, part by part, line by line.
 
     Where the folder has ``train/``, each path begins with ``train/`` or ``test/``.
 
@@ -243,7 +243,7 @@ def table_files(path: Path, person: str | None) -> tuple[str | None, dict[str, l
     Raises
     ------
     InputError
-        If a column is missing, a path leads out of the folder, through a link or to no picture, or stands there twice.
+        If a column is missing, a path leads out of the folder, through a link or to no image, or stands there twice.
     """
     folder, seen, links = path.parent, dict[str, int](), dict[str, bool]()
     parts: dict[str, list[PictureFile]] = {part: [] for part in (_PARTS if (folder / "train").is_dir() else _PARTS[:1])}
@@ -257,12 +257,12 @@ def table_files(path: Path, person: str | None) -> tuple[str | None, dict[str, l
         for line, name, label, whose in zip(table.lines.tolist(), names_of(path, table), labels, people, strict=True):
             relative = inside(folder, name, f"{path}, line {line}", links)
             if (before := seen.setdefault(relative, line)) != line:
-                raise InputError(f"{path}, line {line}: {name} stands in line {before} as well; a picture has one line")
+                raise InputError(f"{path}, line {line}: {name} is also in line {before}; an image has one line")
             part = relative.partition("/")[0] if len(parts) > 1 else "train"
             if part not in parts:
                 raise InputError(
                     f"{path}, line {line}: {name} is neither in train/ nor in test/, and {folder} has train/; move the "
-                    "picture, or name the folder otherwise"
+                    "image, or rename the folder"
                 )
             parts[part].append(
                 PictureFile(str(folder / relative), relative, os.fsencode(relative), label, int(line), whose)
@@ -339,15 +339,15 @@ def inside(folder: Path, name: str, place: str, links: dict[str, bool]) -> str:
     Raises
     ------
     InputError
-        If it leads out of the folder or through a link, or its name is no picture's.
+        If it leads out of the folder or through a link, or its name is no image's.
     """
     pure = PurePosixPath(name)
     if pure.is_absolute() or ".." in pure.parts or "\\" in name or "\0" in name or not pure.parts:
         raise InputError(
-            f"{place}: {_text(name)!r} is no path below {folder}; write it relative to the table's folder, with /"
+            f"{place}: {_text(name)!r} is not a path below {folder}; write it relative to the table's folder, with /"
         )
     if not is_picture(pure.name):
-        raise InputError(f"{place}: {_text(name)!r} does not end as a picture's name does: {', '.join(ENDINGS)}")
+        raise InputError(f"{place}: {_text(name)!r} does not end as an image's name does: {', '.join(ENDINGS)}")
     for depth in range(1, len(pure.parts) + 1):
         above = "/".join(pure.parts[:depth])
         if above not in links:
@@ -361,21 +361,21 @@ def inside(folder: Path, name: str, place: str, links: dict[str, bool]) -> str:
 
 
 def people_of(files: Sequence[PictureFile], rule: str, part: str) -> list[PictureFile]:
-    """Return pictures with the person that a rule finds in each file's path.
+    """Return images with the person that a rule finds in each file's path.
 
     Parameters
     ----------
     files : sequence of PictureFile
     rule : str
         A regular expression with one group, as RE2 has them (in linear time), of the whole path below the set's folder,
-        or below ``train/`` and ``test/`` where the set has these: a person may have pictures in both.
+        or below ``train/`` and ``test/`` where the set has these: a person may have images in both.
     part : str
         The one that they are of, which paths in a table begin with.
 
     Raises
     ------
     InputError
-        If it is no such expression, or does not match a path: a picture without a match is not a person of its own.
+        If it is no such expression, or does not match a path: an image without a match is not a person of its own.
     """
     # Where a rule is given alone: few sets have one.
     import re2
@@ -409,7 +409,7 @@ def people_of(files: Sequence[PictureFile], rule: str, part: str) -> list[Pictur
 
 
 def doubts_about_people(files: Sequence[PictureFile], people: Sequence[object], most: int) -> Iterator[str]:
-    """Yield what may be wrong with whose pictures they are, for their owner's screen alone: counts of private rows.
+    """Yield what may be wrong with whose images they are, for their owner's screen alone: counts of private rows.
 
     Parameters
     ----------
@@ -426,21 +426,21 @@ def doubts_about_people(files: Sequence[PictureFile], people: Sequence[object], 
     several = sum(len(labels) > 1 for labels in classes.values())
     if 2 * several > len(classes):
         yield (
-            f"{several:,} of {len(classes):,} people have pictures of several classes, up to "
-            f"{max(map(len, classes.values()))} of them; if these are different people, what names them is too little: "
+            f"{several:,} of {len(classes):,} people have images of several classes, up to "
+            f"{max(map(len, classes.values()))} of them; if these are different people, their identifier is ambiguous: "
             "let --person-from take the folder as well"
         )
     beyond = [rows for rows in Counter(people).values() if rows > most]
     if beyond:
         yield (
-            f"{len(beyond):,} of {len(classes):,} people have more than {most} pictures, up to {max(beyond):,}; the "
+            f"{len(beyond):,} of {len(classes):,} people have more than {most} images, up to {max(beyond):,}; the "
             "others of theirs are left out: declare a larger --rows-per-person if that is too few"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Some pictures that a model is asked about.
+    """Some images that a model is asked about.
 
     Attributes
     ----------
@@ -461,7 +461,7 @@ class Asked:
 
 
 def asked_pictures(source: Path, rows: int, column: str | None = None) -> Iterator[Asked]:
-    """Yield pictures of a folder in the order of their paths, of a table of paths, or of one file, some at once.
+    """Yield images of a folder in the order of their paths, of a table of paths, or of one file, some at once.
 
     Parameters
     ----------
@@ -489,16 +489,16 @@ def asked_pictures(source: Path, rows: int, column: str | None = None) -> Iterat
             yield Asked(table.lines, names, paths, None if column is None else table.columns[column])
         return
     if column is not None:
-        raise InputError(f"{source} is no table with a column {column!r}; a folder's paths are kept anyway")
+        raise InputError(f"{source} is not a table with a column {column!r}; a folder's paths are kept anyway")
     if source.is_dir():
         found = sorted((name for name, _ in files_below(source)), key=os.fsencode)
         places = [str(source / name) for name in found]
     elif is_picture(source.name):
         found, places = [source.name], [str(source)]
     elif not source.exists():
-        raise InputError(f"{source} does not exist; name a folder of pictures, one, or a table of their paths")
+        raise InputError(f"{source} does not exist; name a folder of images, one, or a table of their paths")
     else:
-        raise InputError(f"{source}: this model takes pictures; give a folder of them, one, or a table of their paths")
+        raise InputError(f"{source}: this model takes images; give a folder of them, one, or a table of their paths")
     for first in range(0, len(found), rows):
         some = slice(first, first + rows)
         names = [_text(name) for name in found[some]]
@@ -506,5 +506,5 @@ def asked_pictures(source: Path, rows: int, column: str | None = None) -> Iterat
 
 
 def count_asked(source: Path, passed: Counter[str] | None = None) -> int | None:
-    """Return how many pictures a folder holds; None of anything else. ``passed`` counts its other files."""
+    """Return how many images a folder holds; None of anything else. ``passed`` counts its other files."""
     return sum(1 for _ in files_below(source, passed)) if source.is_dir() else None

@@ -1,4 +1,4 @@
-"""Pictures: a folder with a folder a class, or a table of paths and labels and perhaps of people."""
+"""Images: a folder with a folder a class, or a table of paths and labels and perhaps of people."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -46,16 +46,16 @@ _NAMED = 20
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """How pictures of a set are read.
+    """How images of a set are read.
 
     Attributes
     ----------
     place : str
         Of the set, for messages.
-    declared : Pictures
+    declared : Images
     classes : frozenset of str
     drops : bool
-        Whether a picture that cannot be taken is left out instead of refused.
+        Whether an image that cannot be taken is left out instead of refused.
     keeps : bool
         Whether one that is left out stays as a null record, as on private sets.
     told : callable
@@ -70,7 +70,7 @@ class _Reading:
     told: Callable[[str], object]
 
     def blocks(self, files: Sequence[PictureFile], whose: Sequence[object] | None, tally: Tally) -> Iterator[Block]:
-        """Yield pictures in their order; the tally begins again with each reading."""
+        """Yield images in their order; the tally begins again with each reading."""
         tally.clear()
         with closing(read_files([file.path for file in files if self._taken(file)], self.declared)) as pictures:
             yield from self._blocks(files, pictures, whose, tally)
@@ -101,15 +101,16 @@ class _Reading:
         if faults:
             few = "" if len(faults) < _NAMED else "at least "
             raise InputError(
-                f"{self.place}: {few}{len(faults)} pictures cannot be taken, so that nothing was brought in; correct "
-                "or remove them, or let --on-violation drop leave them out: " + "; ".join(faults[:_NAMED])
+                f"{self.place}: {few}{len(faults)} images cannot be read, and nothing "
+                f"was ingested; correct or remove them, or omit them with --on-violation drop: "
+                + "; ".join(faults[:_NAMED])
             )
 
     def _taken(self, file: PictureFile) -> bool:
         return file.label in self.classes
 
     def _block(self, files: Sequence[PictureFile], pictures: Iterator[Any]) -> tuple[Block, list[str]]:
-        """Return some pictures as rows, of those that are decoded in turn, and what is wrong with the others."""
+        """Return some images as rows, of those that are decoded in turn, and what is wrong with the others."""
         features = np.zeros((len(files), self.declared.dimension), dtype=np.float32)
         null, faults = np.zeros(len(files), dtype=bool), []
         for row, file in enumerate(files):
@@ -132,24 +133,24 @@ class _Reading:
 
 
 def _listed(path: Path, options: ReadOptions) -> tuple[str | None, dict[str, list[PictureFile]]]:
-    """Return what names the people behind pictures, None where nothing does, and the pictures of each part.
+    """Return what names the people behind images, None where nothing does, and the images of each part.
 
     Raises
     ------
     InputError
-        If two things say whose pictures they are, or nothing does although something is declared of people.
+        If two things say whose images they are, or nothing does although something is declared of people.
     """
     named_by = options.people.column if options.people is not None else ""
     if named_by and options.person_from is not None:
-        raise InputError(f"{path}: --person and --person-from both say whose pictures they are; give one of them")
+        raise InputError(f"{path}: --person and --person-from both name the person of an image; give one of them")
     if is_table(path):
         column, files = table_files(path, named_by or None)
         if column is not None and options.person_from is not None:
             raise InputError(
-                f"{path} has a column {column!r}, and --person-from says whose pictures they are as well; leave one out"
+                f"{path} has a column {column!r}, and --person-from names the person as well; omit one of them"
             )
     elif named_by:
-        raise InputError(f"{path} is no table with a column {named_by!r}; give --person-from instead")
+        raise InputError(f"{path} is not a table with a column {named_by!r}; give --person-from instead")
     else:
         passed = Counter[str]()
         column, files = None, {part: folder_files(at, passed) for part, at in parts_of(path, options.classes).items()}
@@ -160,23 +161,23 @@ def _listed(path: Path, options: ReadOptions) -> tuple[str | None, dict[str, lis
         # Stands for the column: by another rule a later version's people would all be somebody new.
         column = f"path, by {options.person_from}"
     if column is None and options.people is not None:
-        raise InputError(f"{path}: nothing says whose pictures they are; give --person-from, or a table with --person")
+        raise InputError(f"{path}: nothing names the person of an image; give --person-from, or a table with --person")
     return column, files
 
 
 def _kind(place: str, options: ReadOptions, files: Sequence[PictureFile]) -> Pixels:
-    """Return what a pixel of a public set is, by the headers of all its pictures that can be read."""
+    """Return what a pixel of a public set is, by the headers of all its images that can be read."""
     found = {one for one in kinds_of([file.path for file in files]) if isinstance(one, Pixels)}
     if Pixels.GREY_16 in found and len(found) > 1:
-        raise InputError(f"{place} has pictures of 8 and of 16 bits; declare --pixels, and convert the others")
+        raise InputError(f"{place} has images of 8 and of 16 bits; declare --pixels, and convert the others")
     if not found:
-        raise InputError(f"{place} has no picture that can be read; declare --pixels")
+        raise InputError(f"{place} has no image that can be read; declare --pixels")
     return Pixels.COLOUR if Pixels.COLOUR in found else found.pop()
 
 
 @register_reader("images", takes=("on_violation", "people", "pictures", "person_from"))
 def read_pictures(path: str | Path, options: ReadOptions) -> Source:
-    """Read pictures: a folder with a folder a class, or a table (CSV, Parquet) of path, label and perhaps person.
+    """Read images: a folder with a folder a class, or a table (CSV, Parquet) of path, label and perhaps person.
 
     Parameters
     ----------
@@ -188,17 +189,17 @@ def read_pictures(path: str | Path, options: ReadOptions) -> Source:
         raise InputError(f"{given} holds classes, a label range is declared; leave it out")
     if (bound := declared_bytes()) is not None:
         raise InputError(
-            f"{given}: --max-bytes {bound} bounds a file of rows, and a picture has bounds of its own: leave it out; "
-            "--max-rows bounds how many pictures there are"
+            f"{given}: --max-bytes {bound} bounds a file of rows, and an image has bounds of its own: leave it out; "
+            "--max-rows bounds how many images there are"
         )
     if options.on_violation.clips and not options.on_violation.drops:
-        raise InputError(f"{given}: a picture cannot be clipped; --on-violation is refuse or drop")
+        raise InputError(f"{given}: an image cannot be clipped; --on-violation is refuse or drop")
     private, place = not options.discover, str(given)
     column, files = _listed(given, options)
     if not files["train"]:
-        raise InputError(f"{place} holds no pictures to train on: names that end in {', '.join(ENDINGS)}")
+        raise InputError(f"{place} holds no images to train on: names that end in {', '.join(ENDINGS)}")
     if max(map(len, files.values())) > most_rows():
-        raise InputError(f"{place} holds more than {most_rows()} pictures; if that is right, declare --max-rows")
+        raise InputError(f"{place} holds more than {most_rows()} images; if that is right, declare --max-rows")
     people = None
     if column is not None:
         people = People(column) if options.people is None else replace(options.people, column=column)
@@ -243,7 +244,7 @@ def read_pictures(path: str | Path, options: ReadOptions) -> Source:
 
 
 def _whose(place: str, files: Sequence[PictureFile], people: People) -> list[object]:
-    """Return the identifier of each picture's person; one that is nobody's is refused."""
+    """Return the identifier of each image's person; one that is nobody's is refused."""
     names = identifiers([one.person for one in files]) if files else np.zeros(0, dtype=object)
     known = named(names)
     if not known.all():

@@ -69,7 +69,7 @@ def change_cap(name: str, epsilon: float, reason: str) -> None:
     if account.cap is None:
         raise RefusedError(f"{name} is public and has no cap")
     if not reason.strip():
-        raise InputError("a cap is changed for good and on record: say why with --reason")
+        raise InputError("a change of the cap is permanent and recorded: give --reason")
     cap = Cap(epsilon=epsilon, delta=account.cap.delta)
     open_ledger().raise_cap(account.name, cap, by=getpass.getuser(), why=reason)
 

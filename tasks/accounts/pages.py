@@ -1,4 +1,4 @@
-"""Accounts' budgets shown: a table, a picture of epsilon against cap over time, and an HTML page of both."""
+"""Accounts' budgets shown: a table, a figure of epsilon against cap over time, and an HTML page of both."""
 
 import base64
 import math
@@ -98,7 +98,7 @@ def _parties(one: BudgetHistory) -> list[str]:
 
 
 def budget_page(histories: Sequence[BudgetHistory], picture: bytes) -> str:
-    """Return one self-contained HTML page over all accounts: the picture, and a table of where they stand."""
+    """Return one self-contained HTML page over all accounts: the figure, and a table of where they stand."""
     import pandas as pd
 
     lines = pd.DataFrame(budget_table(histories), columns=None if histories else ["no account"])

@@ -105,20 +105,20 @@ class AuditRequest(BaseModel, frozen=True, extra="forbid"):
 
     algorithm: Annotated[
         Annotated[str, RegisteredName("systems")] | None,
-        Field(description="A system; those of the registered models if left out."),
+        Field(description="Algorithm to audit. Default: those of the registered models."),
     ] = None
-    epsilon: Annotated[float | None, Field(gt=0, description="Budget; that of the newest model if left out.")] = None
-    delta: Annotated[float | None, Field(gt=0, lt=1, description="That of the newest model if left out.")] = None
+    epsilon: Annotated[float | None, Field(gt=0, description="Epsilon. Default: that of the newest model.")] = None
+    delta: Annotated[float | None, Field(gt=0, lt=1, description="Delta. Default: that of the newest model.")] = None
     neighbours: Annotated[
         RelationInForce | None,
-        Field(title="Neighbours", description="Neighbouring relation; that of the newest model if left out."),
+        Field(title="Neighbours", description="Neighbouring relation. Default: that of the newest model."),
     ] = None
     trials: Annotated[int, Field(ge=8, description="Runs of the mechanism on each neighbour.")] = 1000
     canaries: Annotated[int, Field(ge=0, description="Canaries of the audit from one run; 0 leaves it out.")] = 200
     chain_trials: Annotated[
         int, Field(ge=0, description="Whole runs on each neighbour of a pair; 0 leaves them out.")
     ] = 24
-    seed: Annotated[int | None, Field(ge=0, description="Of rows and noise; drawn anew if left out.")] = None
+    seed: Annotated[int | None, Field(ge=0, description="Seed of rows and noise. Default: a random seed.")] = None
 
 
 class Examined(BaseModel, frozen=True, arbitrary_types_allowed=True):

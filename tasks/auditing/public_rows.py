@@ -77,7 +77,7 @@ def public_sample(name: str, rows: int, seed: int) -> PublicSample:
             "records of their own; unitball audit ALGORITHM holds a person with many rows against every algorithm"
         )
     if len(dataset.classes) < 2:
-        raise InputError(f"{name} has real labels; an audit needs a public set with classes")
+        raise InputError(f"{name} has numeric labels; an audit needs a public set with classes")
     blocks = list(open_dataset(current_layout(), dataset).blocks())
     features = np.concatenate([np.asarray(block, dtype=np.float64) for block, *_ in blocks])
     labels = np.concatenate([np.asarray(block, dtype=np.int64) for _, block, _ in blocks])

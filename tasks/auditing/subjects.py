@@ -66,7 +66,7 @@ def find_subject(name: str, kind: str | None = None) -> Subject:
             return Subject(one, name)
     if name in names("aggregators"):
         raise ParameterError(
-            f"{name} is an aggregator: it reads releases, not rows, and costs nothing; audit a system that has it"
+            f"{name} is an aggregator: it reads releases, not rows, and spends nothing; audit a system that contains it"
         )
     raise UnknownNameError(f"nothing that can be audited is called {name!r}; see unitball algorithms")
 

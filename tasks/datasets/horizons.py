@@ -112,9 +112,9 @@ def require_appended(name: str, version: DatasetRef) -> None:
 def _require_appended(name: str, difference: Difference) -> None:
     if len(difference.positions) and not difference.appended:
         raise RefusedError(
-            f"new rows of {name} do not stand after those of the version before, or these are in another order. Its "
-            "nights go to parties in turn, some of which may be lost or collude, so that a row's place alone "
-            "has to say whose it is: ingest the rows of the version before in their order with the new ones after "
+            f"new rows of {name} must follow the rows of the version before, in their unchanged order, and do not. Its "
+            "nights go to parties in turn, some of which may be lost or collude, so that only a row's place "
+            "determines its party: ingest the rows of the version before in their order with the new ones after "
             "them, or train without dropouts and colluders, under --trust central, or on the parties' own files"
         )
 
@@ -144,8 +144,8 @@ def _newcomers(layout: Layout, horizons: list[Horizon], version: DatasetRef) -> 
     if known and (account := dataset_ref(layout, known[-1].version).account) != version.account:
         if not horizons[-1].full:
             raise RefusedError(
-                f"{version.name} stands in a night of people of account {account}, and these are people of account "
-                f"{version.account}, whose register is another; bring them in under another name"
+                f"{version.name} is a night of people of account {account}, and these are people of account "
+                f"{version.account}, which has another register; ingest them under another name"
             )
         known = ()
     return _records(layout, version, known)
@@ -239,7 +239,7 @@ def drafted_horizon(config: HorizonSettings, version: DatasetRef) -> Horizon:
     declared = (config.horizon, config.participations, config.separation)
     if declared != (last.nights, last.participations, last.separation):
         raise InputError(
-            f"{version.name} stands in night {len(last.arrivals)} of a horizon of {last.nights} with "
+            f"{version.name} is night {len(last.arrivals)} of a horizon of {last.nights} with "
             f"{last.participations} participations at least {last.separation} nights apart; ask for that one until "
             "it is over"
         )

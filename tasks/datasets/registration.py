@@ -119,10 +119,10 @@ def ingest(
     ----------
     request : IngestRequest
     told : callable
-        Is told of each picture that is left out, and why, and of cells of a frame that were clipped: for the owner's
+        Is told of each image that is left out, and why, and of cells of a frame that were clipped: for the owner's
         screen alone.
     noted : callable
-        Is told, before rows are read and an account is opened, what may be wrong with whose pictures they are: for the
+        Is told, before rows are read and an account is opened, what may be wrong with whose images they are: for the
         owner's screen alone.
     rows : DeclaredFrame, optional
         Rows in memory, in place of files.

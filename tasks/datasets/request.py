@@ -179,7 +179,7 @@ class IngestRequest(
         return People(self.person or "", self.rows_per_person or MOST_ROWS, self.namespace or "")
 
     def declared_pictures(self) -> Pictures | None:
-        """Return how pictures are read; None where nothing is said of it.
+        """Return how images are read; None where nothing is said of it.
 
         Raises
         ------

@@ -100,7 +100,7 @@ class Schedule(BaseModel, frozen=True, extra="forbid"):
             )
         for option, value in (("--score-id", self.scoring_id), ("--score-coverage", self.scoring_coverage)):
             if value is not None and self.scoring_input is None:
-                raise ParameterError(f"{option} {value} is of rows to score: say which with --score-input")
+                raise ParameterError(f"{option} {value} applies to rows to score: add --score-input")
         return self
 
     @property
@@ -158,7 +158,7 @@ def next_dates(cron: str, timezone: str, count: int, *, fields: bool = False) ->
         ZoneInfo(timezone)
     except (ValueError, KeyError, OSError):
         raise ParameterError(
-            f"timezone {timezone!r}: there is none of this name; write it as in Europe/Berlin or UTC"
+            f"timezone {timezone!r}: this time zone is unknown; write it as in Europe/Berlin or UTC"
         ) from None
     try:
         schedule = CronSchedule(cron=cron, timezone=timezone)
@@ -324,7 +324,9 @@ def pause_schedule(dataset: str, name: str | None = None, *, paused: bool) -> Sc
     called, entry = _one_of(dataset, name)
     kept = _read((dataset, called), entry)
     if isinstance(kept, BrokenSchedule):
-        raise InputError(f"{full_name(dataset, called)} cannot be read: {kept.problem}; set it anew, or --remove it")
+        raise InputError(
+            f"{full_name(dataset, called)} cannot be read: {kept.problem}; create it again, or --remove it"
+        )
     if not paused:
         kept.next_dates(1)
     changed = kept.model_copy(update={"paused": paused})
@@ -373,13 +375,13 @@ def _require_counts(config: TrainingConfig, dataset: DatasetRef, coverage: float
 
 
 def require_columns(source: Path, encoder: Encoder | None, id_column: str | None) -> None:
-    """Look at the first row of a file that a model is to predict; of pictures, at the first of them.
+    """Look at the first row of a file that a model is to predict; of images, at the first of them.
 
     Parameters
     ----------
     source : Path
     encoder : TableEncoder, PictureEncoder or None
-        Of a table or of pictures; None for a model of arrays, which takes Parquet with the column :data:`FEATURES`
+        Of a table or of images; None for a model of arrays, which takes Parquet with the column :data:`FEATURES`
         alone.
     id_column : str, optional
         A column that is kept.

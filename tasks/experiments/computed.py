@@ -56,7 +56,7 @@ class Risk:
     def __init__(self, config: TrainingConfig, *, loss: str, regularisation: float) -> None:
         dataset = find_dataset(config.dataset)
         if dataset.private:
-            raise RefusedError(f"the exact risk on {dataset.name} is no release and the rows are private")
+            raise RefusedError(f"the exact risk on {dataset.name} reads private rows without a release")
         mapped = make_normalised(plan_normalisation(dataset, config.normalisation or "unit-norm"))
         shards = make_partition(plan_partition(mapped, config)).training
         setting = Setting(
@@ -198,7 +198,7 @@ def ingest_features(source: str, features: Sequence[int], name: str) -> None:
     """
     dataset = find_dataset(source)
     if dataset.private:
-        raise RefusedError(f"{source} is private; a copy of some of its features would stand outside its account")
+        raise RefusedError(f"{source} is private; a copy of some of its features would be outside its account")
     if not features or max(features) >= dataset.dimension:
         raise InputError(f"{source} has features 0 to {dataset.dimension - 1}; {list(features)} are not all there")
     rows, labels = _rows(dataset)
@@ -225,7 +225,7 @@ def decision_boundaries(results: Sequence[PointResult], title: str) -> Drawing:
     """
     dataset = find_dataset(results[0].dataset)
     if dataset.private or dataset.dimension != 2:
-        raise InputError(f"{dataset.name} has {dataset.dimension} features; the picture is of public rows with two")
+        raise InputError(f"{dataset.name} has {dataset.dimension} features; the figure needs public rows with two")
     name = str(results[0].axes.get("normalisation", "unit-norm"))
     dataset = make_normalised(plan_normalisation(dataset, name))
     rows, labels = _rows(dataset)

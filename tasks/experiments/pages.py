@@ -33,7 +33,7 @@ def means_table(results: Sequence[PointResult], columns: Sequence[str], metrics:
 
 
 def _inline(svg: bytes) -> str:
-    """Return a picture without its XML prologue and its fixed size, so that it fits any width."""
+    """Return a figure without its XML prologue and its fixed size, so that it fits any width."""
     text = svg.decode()
     # The first of each is the picture's own.
     return re.sub(r' (width|height)="[^"]*"', "", text[text.index("<svg") :], count=2)

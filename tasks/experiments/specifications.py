@@ -34,7 +34,9 @@ def _known(name: str) -> str:
     if name not in _AXES or name == "parameters":
         near = difflib.get_close_matches(name, _AXES, n=3, cutoff=0.5)
         hint = f"nearest: {', '.join(near)}; " if near else ""
-        raise ValueError(f"{name!r} is no field of a run ({hint}an algorithm's own parameter is written param.NAME)")
+        raise ValueError(
+            f"{name!r} is not a setting of a run ({hint}an algorithm's own parameter is written param.NAME)"
+        )
     return name
 
 
@@ -108,7 +110,7 @@ class Stated(BaseModel, frozen=True):
     """What an experiment is called and asks, in its specification and on its page."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$", description="Of the experiment.")]
-    title: Annotated[str, Field(description="What a figure is headed by; the name if empty.")] = ""
+    title: Annotated[str, Field(description="Title of the figure. Default: the name.")] = ""
     question: Annotated[str, Field(description="What the experiment asks, for its page.")] = ""
     paper: Annotated[str, Field(description="Of which paper, for its page.")] = ""
     figure: Annotated[str, Field(description="Of which figure or table, for its page.")] = ""
@@ -117,10 +119,12 @@ class Stated(BaseModel, frozen=True):
 class Runs(_Specification):
     """Which runs there are: every point of a grid, or of blocks with settings and grids of their own."""
 
-    workers: Annotated[int | None, Field(ge=1, le=256, description="Points at once; by the machine if empty.")] = None
+    workers: Annotated[
+        int | None, Field(ge=1, le=256, description="Parallel runs. Default: by the machine's cores.")
+    ] = None
     set: Annotated[Settings, Field(examples=[{"dataset": "digits", "algorithm": "noisy-gd"}])] = {}
     grid: Annotated[Grid, Field(examples=[{"epsilon": [0.5, 1, 2], "seeds": [0, 1, 2]}])] = {}
-    blocks: Annotated[list[SweepBlock], Field(description="Parts with settings of their own; one if empty.")] = []
+    blocks: Annotated[list[SweepBlock], Field(description="Parts with their own settings. Default: one part.")] = []
 
 
 class SweepSpec(Runs, Stated):
@@ -171,7 +175,7 @@ class DataNeed(_Specification):
 
     name: str
     format: str | None = None
-    file: Annotated[str | None, Field(description="Inside --path; --path itself if empty.")] = None
+    file: Annotated[str | None, Field(description="File inside --path. Default: --path itself.")] = None
     schema_name: str | None = None
     dimension: int | None = None
     on_violation: str = "refuse"
@@ -258,7 +262,9 @@ class Reproduction(SweepSpec):
     full: Scale | None = None
     plot: Plot | None = None
     table: Annotated[list[str], Field(description="Metrics shown in the table.")] = ["accuracy"]
-    columns: Annotated[list[str], Field(description="Axes shown in the table beside data set and series.")] = []
+    columns: Annotated[
+        list[str], Field(description="Axes shown in the table, in addition to data set and series.")
+    ] = []
     risk: Annotated[RiskNeed | None, Field(description="Adds the metric objective, J of the released model.")] = None
     derived: list[Derived] = []
     checks: list[Check] = []
@@ -310,7 +316,7 @@ def load(model: type[_M], text: str, place: str) -> _M:
     """
     data = parse_yaml(text, place)
     if not isinstance(data, dict):
-        raise ParameterError(f"{place} is no specification: it must be a mapping with a name and a grid")
+        raise ParameterError(f"{place} is not a specification: it must be a mapping with a name and a grid")
     try:
         return model.model_validate(data)
     except ValidationError as error:

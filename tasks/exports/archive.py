@@ -155,7 +155,8 @@ def read(path: Path) -> Archive:
             raise
         weakref.finalize(members, file.close)
     except UNREADABLE as error:
-        raise InputError(f"{path} is no archive of an export: {getattr(error, 'strerror', None) or error}") from error
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{path} is not an archive of an export: {reason}") from error
     digests, signer = _signed(path, members)
     members.check(digests)
     return Archive(members, signer)

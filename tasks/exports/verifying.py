@@ -322,7 +322,7 @@ def verify_archive(archive: Archive, *, signer: str | None = None) -> Verified:
     try:
         contents = _Contents(archive)
     except (KeyError, ValueError, TypeError) as error:
-        raise InputError(f"what {archive.signer[:16]} has signed is no export of a run: {error!r}") from error
+        raise InputError(f"what {archive.signer[:16]} has signed is not an export of a run: {error!r}") from error
     signed = f"by the key {archive.signer}; whose it is, its owner has to say (--signer)"
     named = signer is None or archive.signer == signer.strip().lower()
     if signer is not None:

@@ -542,7 +542,7 @@ def _store_public_map(release: PlannedRelease) -> None:
     try:
         made = fit(release.build(), (), release.setting, _NoNoise())
     except ParameterError as error:
-        raise RefusedError(f"{release.name} is no map for parties of their own: {error}; try --features") from None
+        raise RefusedError(f"{release.name} cannot be used by separate parties: {error}; try --features") from None
     store_release(release, made, {})
 
 

@@ -199,7 +199,7 @@ class Party:
         """Return the run that all parties' descriptions and the configuration make, as everybody and as it sees it."""
         descriptions, own = described(self._roster, request.descriptions), self._description(request.config)
         if descriptions[self._number] != own:
-            raise RefusedError("its rows were described otherwise than they are now; begin the run again")
+            raise RefusedError("its rows have changed since they were described; start the run again")
         run = run_name(request.config, request.descriptions)
         return _derived(
             current_root(), self._dataset, self._number, request.config.model_dump_json(), descriptions, run
@@ -266,7 +266,7 @@ class Party:
     def _release(self, request: Request) -> Answer:
         charged = self._charged(request)
         if len(charged.release.parties) > 1:
-            raise RefusedError("this is a sum over all parties; its own part of it is no release")
+            raise RefusedError("this is a sum over all parties; a party's own part of it is not released")
         artefact = make_release(charged.release, [charged.shard], self._upstream(request, charged))
         body = release_body(charged.session.key, read_release(artefact))
         return self._signed(Purpose.RELEASE, charged.run.name, body, sent=Sent.stored(artefact.key))
@@ -333,8 +333,8 @@ class Party:
         open_ledger().count_answers(release.key, notes.count())
         if notes.put(_SESSION, charged.session.key.encode()) != charged.session.key.encode():
             raise RefusedError(
-                "it has taken part in another run with these rows, this algorithm and this budget, and the same noise "
-                "hides one sum only; ask with another --replicate, which is charged anew"
+                "it has taken part in another run with these rows, this algorithm and this budget, and equal "
+                "noise may hide only one sum; run with another --replicate, which is charged again"
             )
         return charged, PartyRounds(release, self._number, request.block)
 
@@ -382,8 +382,8 @@ class Party:
         for neighbour, public in introduction.public_keys.items():
             if keys.get(neighbour) != public:
                 raise RefusedError(
-                    f"the public key of party {self._roster.names[neighbour]!r} is not the one that it has signed: "
-                    "somebody stands between"
+                    f"the public key of party {self._roster.names[neighbour]!r} is not the one that it "
+                    f"signed: the message was changed in transit"
                 )
 
 

@@ -170,8 +170,8 @@ def require_scheduler(address: str | None) -> None:
         raise InputError(f"--dask {address!r}: {error}; say tls://HOST:8786, or --dask local") from None
     if place.scheme != "tls":
         raise InputError(
-            f"--dask {address!r}: Dask's plain protocol runs code for anybody who can connect; start the scheduler "
-            "with: unitball dask scheduler, and say tls://HOST:PORT"
+            f"--dask {address!r}: Dask's plain protocol runs code of any client that can connect; start the "
+            f"scheduler with: unitball dask scheduler, and give tls://HOST:PORT"
         )
     layout = current_layout()
     secured = security(layout)
@@ -186,8 +186,8 @@ def require_scheduler(address: str | None) -> None:
         ) from None
     except TimeoutError:
         raise InputError(
-            f"--dask {address!r}: whoever listens there has not answered as a Dask scheduler in {_ANSWER_SECONDS:g} s; "
-            "or say --dask local"
+            f"--dask {address!r}: no Dask scheduler answered there within {_ANSWER_SECONDS:g} s; "
+            "start one, or give --dask local"
         ) from None
     except ConnectionRefusedError as error:
         raise NoSchedulerError(

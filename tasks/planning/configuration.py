@@ -36,7 +36,7 @@ from dpalgos.registry import AlgorithmSpec
 
 def _in_force(value: object) -> Neighbours:
     if value not in set(Neighbours):
-        raise ParameterError(f"{value!r} is none of {', '.join(RELATIONS)}")
+        raise ParameterError(f"{value!r} is unknown; give one of {', '.join(RELATIONS)}")
     return Neighbours(str(value)).in_force()
 
 

@@ -703,9 +703,9 @@ class Draft:
         if not (private and self.held_out):
             fault = "a threshold is chosen by a release of private held-out rows; leave it out"
         elif self._classes != 2:
-            fault = f"a threshold is of two classes, and here are {self._classes}"
+            fault = f"a threshold needs two classes; this data set has {self._classes}"
         elif models != 1:
-            fault = f"a threshold is of one model, and here are {models}; name an aggregation"
+            fault = f"a threshold needs one model, and this run makes {models}; add an aggregation"
         if fault is not None:
             raise ParameterError(f"aim is {self.config.aim}; {fault}")
 
@@ -722,7 +722,7 @@ class Draft:
                 "evaluators", "laplace-confusion-matrix" if isinstance(loss, PureEpsilon) else "confusion-matrix"
             )
         if self.config.roc:
-            raise ParameterError("a ROC is of classes, and these labels are numbers; leave --roc out")
+            raise ParameterError("--roc needs classes, and these labels are numeric; omit --roc")
         if not isinstance(loss, GaussianMu):
             return AlgorithmSpec("evaluators", "laplace-error-sums", {"label_range": list(label_range)})
         return AlgorithmSpec(

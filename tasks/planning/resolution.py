@@ -268,7 +268,7 @@ def _with_class_weight(
     unknown = sorted(set(weights) - set(classes))
     if unknown:
         raise ParameterError(
-            f"class_weight names {unknown[0]!r}, which is no class here; there are: {', '.join(classes) or 'none'}"
+            f"class_weight names {unknown[0]!r}, which is not a class; the classes are {', '.join(classes) or 'none'}"
         )
     return trainer.with_parameters(class_weight=[weights.get(name, 1.0) for name in classes])
 

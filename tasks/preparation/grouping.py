@@ -111,11 +111,11 @@ def _declared(schema: Schema, name: str, by: str) -> Column:
     if isinstance(column, Label):
         raise ParameterError(f"{by}, which is the label: the confusion matrix of any run has its classes; leave it out")
     if isinstance(column, Person):
-        raise ParameterError(f"{by}, the column that names people, who are no groups: name another column")
+        raise ParameterError(f"{by} names people and cannot define groups: name another column")
     if column not in schema.inputs:
         raise ParameterError(f"{by}, which the schema ignores, so that no row holds it: declare its type, then ingest")
     if isinstance(column, Category) and column.hashed:
-        raise ParameterError(f"{by}, whose values are hashed, and a bin of them is no group: declare its values")
+        raise ParameterError(f"{by} has hashed values, which cannot define groups: declare its values")
     return column
 
 

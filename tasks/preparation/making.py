@@ -12,7 +12,7 @@ from tasks.preparation.public_maps import make_map, make_mapped
 @singledispatch
 def make_rows(node: Node) -> object:
     """Make a node of rows, unless it is stored: a version, a public map, the parties' shards."""
-    raise TypeError(f"{type(node).__name__} is no node of rows")
+    raise TypeError(f"{type(node).__name__} is not a node of rows")
 
 
 for make in (make_normalised, make_map, make_mapped, make_partition, make_arrived):

@@ -100,13 +100,13 @@ def _from_public_rows(dataset: DatasetRef, config: AlgorithmSettings, before: Se
         )
     if public.version == registered.version or public.account == registered.account:
         raise RefusedError(
-            f"{public.name} holds the rows that are trained on: what is learnt from them is no public map; name a set "
-            "of other rows"
+            f"{public.name} holds the training rows, and a map learnt from them is not public; name a data "
+            f"set of other rows"
         )
     if public.dimension != registered.dimension:
         raise InputError(
-            f"{public.name} has {public.dimension} features a row and {registered.name} {registered.dimension}; "
-            "public rows are of the same kind as those that are trained on"
+            f"{public.name} has {public.dimension} features per row and {registered.name} {registered.dimension}; "
+            "public rows must have the features of the training rows"
         )
     parameters = parameters_of(config, "public")
     learner = construct(PublicRowsWhitening, "public", parameters)

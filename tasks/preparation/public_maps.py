@@ -208,7 +208,7 @@ def _encoding(root: Path, keys: tuple[str, ...]) -> PublicView:
     del root
     maps = tuple(stored_map(key) for key in keys)
     if no_map := [key for key, one in zip(keys, maps, strict=True) if not isinstance(one, Map)]:
-        raise RefusedError(f"{no_map[0]} is no public map; rows are seen through public maps alone")
+        raise RefusedError(f"{no_map[0]} is not a public map; rows are read only through public maps")
     return PublicView(maps, encoded=len(maps))
 
 

@@ -243,8 +243,8 @@ def require_on_record(release: PlannedNight, dataset: DatasetRef, *, fixed: bool
     # Again, for somebody else may just have charged, and whoever forms a sum has charged before.
     if found and not open_ledger().is_charged(keys[0]):
         raise RefusedError(
-            f"the ledger has no charge of this horizon, and it has been: {'; '.join(found[:3])}. An older ledger was "
-            f"put in place; what these nights are of is not known any more. {restarting(release)}"
+            f"the ledger has no charge of this horizon, but it was released: {'; '.join(found[:3])}. The "
+            f"ledger was restored from a back-up; what these nights hold is unknown. {restarting(release)}"
         )
 
 

@@ -379,17 +379,15 @@ def _require_private(
     readers: Sequence[PlannedRelease], dataset: DatasetRef, ledger: Ledger, run: str, sound_counterpart: str | None
 ) -> None:
     if any(release.seed is not None for release in readers):
-        raise RefusedError(
-            f"{dataset.name} is private: a public noise seed would let anybody subtract the noise; leave --seed out"
-        )
+        raise RefusedError(f"{dataset.name} is private: with a public seed the noise can be subtracted; omit --seed")
     # Publishing one of n rows at random is (0, 1/n)-private, so the release that reads the most rows sets the bound.
     most = max((release.setting.rows for release in readers), default=0)
     for release in readers:
         if release.delta * most >= 1:
             cap = ledger.account(dataset.account).cap
             raise RefusedError(
-                f"delta {release.delta:g} is 1/n or more for a release of n = {most} rows: that protects nobody; "
-                f"choose --delta {tenth(1 / most if cap is None else min(cap.delta, 1 / most)):g}",
+                f"delta {release.delta:g} is 1/n or more for a release of n = {most} rows: which protects no "
+                f"row; choose --delta {tenth(1 / most if cap is None else min(cap.delta, 1 / most)):g}",
                 value=release.delta,
                 bound=1 / most,
                 way_out="--delta",

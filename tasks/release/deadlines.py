@@ -98,7 +98,7 @@ def _await(timed: Sequence[PlannedRelease], what: str, begun: float | None) -> N
     if left < 0 or (begun is None and any(mark.exists() for mark in missed)):
         raise DeadlineMissError(
             f"{what} was not made within the deadline of {deadline.seconds:g} s and is not released; "
-            "its charge stands and everything else is kept. It is not tried again, since how long it takes may tell of "
-            "the rows: choose a larger --deadline, a new release with a charge of its own"
+            "its charge remains and everything else is kept. It is not repeated, because its duration may "
+            "depend on the rows: choose a larger --deadline, which is a new release with its own charge"
         )
     time.sleep(left)

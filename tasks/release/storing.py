@@ -115,7 +115,7 @@ def recorded_key(manifest: Json) -> str:
     try:
         return release_of({**fields, "seed": manifest.get("public_seed"), "account": "", "delta": 0.0}).key
     except ValidationError as error:
-        raise ParameterError(f"it is no manifest of a release ({' '.join(str(error).split())[:200]})") from None
+        raise ParameterError(f"it is not a manifest of a release ({' '.join(str(error).split())[:200]})") from None
 
 
 def read_release(reference: ReleaseRef) -> Any:

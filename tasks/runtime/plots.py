@@ -1,4 +1,4 @@
-"""The style of all pictures, figures as files, and what was measured of one model as a figure."""
+"""The style of all figures, figures as files, and what was measured of one model as a figure."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ class DatabaseServer:
         try:
             self._parts.port  # noqa: B018 - it is looked at when it is asked for
         except ValueError:
-            raise InputError("the database URL's port is no number from 0 to 65535; correct it") from None
+            raise InputError("the database URL's port is not a number from 0 to 65535; correct it") from None
 
     @property
     def _parts(self) -> SplitResult:
@@ -340,7 +340,7 @@ def ledger_url() -> str | None:
     if shared is not None and "://" not in shared:
         # A file's name would mean another ledger, with its whole budget, from another folder.
         raise InputError(
-            f"{LEDGER_VARIABLE} is no URL; give postgresql://user@host/database, or unset it: a root keeps its own "
+            f"{LEDGER_VARIABLE} is not a URL; give postgresql://user@host/database, or unset it: a root keeps its own "
             "ledger"
         )
     if server is None:
@@ -469,7 +469,7 @@ def require_webhook(address: str, called: str) -> str:
     """
     parts = _address(address)
     if parts is None or re.search(r"[^!-~]", address):
-        raise InputError(f"{called} is no address; write https://HOST/PATH, in letters without spaces or accents")
+        raise InputError(f"{called} is not an address; write https://HOST/PATH, in letters without spaces or accents")
     host = parts.hostname or ""
     if host and (parts.scheme == "https" or (parts.scheme == "http" and _is_local(host))):
         return address

@@ -85,7 +85,7 @@ def show_budget(dataset: DatasetRef, charged: dict[str, object]) -> None:
 
 
 def show_budgets(lines: Sequence[dict[str, str]], png: bytes) -> None:
-    """Show where all accounts stand: a picture over time, and a table."""
+    """Show where all accounts stand: a figure over time, and a table."""
     _show_picture("budgets-over-time", "Spent against cap over time", png)
     create_table_artifact(table=list(lines), key="budgets", description="Budgets of all accounts")
 

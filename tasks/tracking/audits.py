@@ -120,7 +120,7 @@ def withdraw_audits(root: Path, algorithm: str, reason: str) -> list[str]:
     if not reason.strip():
         raise InputError("what audits have found is withdrawn on record: say why with --reason")
     if all(one.outcome != VIOLATION for one in records.audits(algorithm)):
-        raise InputError(f"no audit of {algorithm!r} that stands has found a violation; there is nothing to withdraw")
+        raise InputError(f"no valid audit of {algorithm!r} has found a violation; there is nothing to withdraw")
     records.record_audit(algorithm, WITHDRAWN, reason)
     return _show_audits(root, algorithm)
 

@@ -52,13 +52,13 @@ class ComparisonRequest(BaseModel, frozen=True, extra="forbid"):
     epsilon: Annotated[
         Charged | None,
         Field(
-            description="Charged to private held-out rows. If empty: what the owner's schedule says, or nothing, where "
-            "both versions were measured on the same rows.",
+            description="Epsilon charged to private held-out rows. Default: the owner's schedule; no charge if both "
+            "versions were measured on the same rows.",
             examples=[0.1],
         ),
     ] = None
     promote: Annotated[
-        bool | None, Field(description="Make it champion where it is better; if empty, what the owner's schedule says.")
+        bool | None, Field(description="Make it champion if it is better. Default: the owner's schedule.")
     ] = None
 
 

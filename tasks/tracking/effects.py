@@ -233,7 +233,7 @@ def effects_of(pipeline: Pipeline, path: Sequence[ReleaseRef]) -> Effects:
     """
     if not of_columns(pipeline):
         raise InputError(
-            "effects are of declared columns, each with a range or its values, and this model has none: ingest a table "
+            "effects need declared columns, each with a range or its values, and this model has none: ingest a table "
             "under a schema (`unitball schema draft`) and train on it"
         )
     rest = pipeline[1:]

@@ -130,7 +130,7 @@ def signature_of(pipeline: Pipeline, classes: Sequence[str], dimension: int) -> 
     pipeline's encoder holds each cell against its declaration. Names of columns are texts, spelled as in the signature
     (``frame.columns.map(str)`` after ``read_csv(header=None)``). A served model reads such rows as JSON; MLflow's
     server refuses CSV for them. No rows are ``{"dataframe_split": {"columns": [...], "data": []}}``: it refuses
-    ``dataframe_records: []``, which names no columns. A model of pictures takes the bytes of their files in one column,
+    ``dataframe_records: []``, which names no columns. A model of images takes the bytes of their files in one column,
     in JSON as base64 (:data:`storage.encoder.PICTURE`). What comes out is a data frame, see :class:`Scorer`. The
     parameter ``interval`` of a regression and ``set`` of a classifier asks for intervals or sets at a coverage.
     """
@@ -186,8 +186,8 @@ class Covering:
     def __post_init__(self) -> None:
         if self.interval is not None and self.sets is not None:
             raise InputError(
-                f"interval is {self.interval} and set is {self.sets}; intervals are of numbers and sets of classes: "
-                "give one of them"
+                f"interval is {self.interval} and set is {self.sets}; intervals apply to numeric labels and "
+                f"sets to classes: give one of them"
             )
 
     @classmethod
@@ -467,7 +467,7 @@ def load_pipeline(path: str | Path, check: Callable[[str], None] | None = None) 
 
     file = Path(path) / _FILE
     if not file.is_file():
-        raise StorageError(f"{path} holds no {_FILE}; it is no model of Unitball's, log it again")
+        raise StorageError(f"{path} holds no {_FILE}; it is not a model of Unitball; log it again")
     # Once: what is checked and what is loaded are the same bytes, whoever writes there meanwhile.
     content = file.read_bytes()
     if check is not None:
@@ -502,7 +502,7 @@ class Scorer:
     def predict(
         self, data: pd.DataFrame | Floats, params: dict[str, float | None] | None = None
     ) -> pd.DataFrame | Floats:
-        """Return predictions with scores for rows of a table's columns, or of pictures; classes for arrays.
+        """Return predictions with scores for rows of a table's columns, or of images; classes for arrays.
 
         See :func:`scores_of`.
 
@@ -515,7 +515,7 @@ class Scorer:
         Raises
         ------
         InputError
-            For the first row that the schema refuses, or picture that cannot be taken.
+            For the first row that the schema refuses, or image that cannot be taken.
         """
         with cells_hidden():
             if isinstance(self.pipeline[0], _ENCODERS):
@@ -548,7 +548,7 @@ class Predicted:
         Cells outside the schema that rows were predicted with, clipped: what they hold and how many they are is for
         whoever asked alone, and goes to no log, artifact or file. Rows as in the file.
     passed_over : str
-        Which files of a folder of pictures are none, in a sentence; likewise for whoever asked alone.
+        Which files of a folder of images are none, in a sentence; likewise for whoever asked alone.
     """
 
     rows: int
@@ -592,11 +592,11 @@ def predict_file(
     ----------
     pipeline : sklearn.pipeline.Pipeline
         A logged model. One of a table takes the table's columns, whose layout in text is that of the table it was
-        trained on; one of pictures a folder of them, whatever folders are in it, one file, or a table with a column
+        trained on; one of images a folder of them, whatever folders are in it, one file, or a table with a column
         ``path``; any other takes a Parquet file with a column ``features`` of lists.
     source : Path
     output : Path
-        Gets ``row`` (the line of text, or the row of Parquet, from 1), of pictures ``path``, the id column,
+        Gets ``row`` (the line of text, or the row of Parquet, from 1), of images ``path``, the id column,
         ``prediction``, the scores, and ``refusal``: why a row has no prediction. It appears when it is whole.
     id_column : str, optional
         A column of the source that is kept as it is.
@@ -750,7 +750,7 @@ def _predicted(asked: _Asked, clipped: dict[str, Clipped]) -> Iterator[pa.Table]
 
 
 def _given(asked: _Asked) -> Iterator[_Given]:
-    """Yield the rows of a file as numbers, some at once: a table's, pictures, or lists of numbers."""
+    """Yield the rows of a file as numbers, some at once: a table's, images, or lists of numbers."""
     encoder, source, id_column = asked.encoder, asked.source, asked.id_column
     if isinstance(encoder, PictureEncoder):
         for some in asked_pictures(source, max(16, min(_ROWS, _NUMBERS // asked.width)), id_column):

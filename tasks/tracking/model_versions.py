@@ -76,7 +76,7 @@ def find_model(root: Path, model: str) -> RegisteredModel:
     """
     parts = _NAME.fullmatch(model)
     if parts is None:
-        raise InputError(f"{model!r} is no name of a model; write NAME, NAME@{CHAMPION} or NAME/VERSION")
+        raise InputError(f"{model!r} is not the name of a model; write NAME, NAME@{CHAMPION} or NAME/VERSION")
     name, number = parts["name"], parts["version"]
     with tracking_client(root) as client:
         versions = versions_of(client, name)
@@ -206,9 +206,9 @@ def record_of(root: Path, model: RegisteredModel) -> VersionRecord:
     if record is None:
         name = f"{model.name}/{model.version}"
         raise InputError(
-            f"version {model.version} of {model.name} is not one that this root has logged and kept a record of: train "
-            "with the same configuration once more, which charges nothing, and use the version that makes; or, where "
-            f"you know the SHA-256 of its model.skops from where it was made: unitball model record {name} --digest …"
+            f"version {model.version} of {model.name} was not logged and recorded by this root: train with "
+            f"the same configuration again, at no further charge, and use the new version; or, if you know the "
+            f"SHA-256 of its model.skops from where it was trained: unitball model record {name} --digest …"
         )
     return record
 

@@ -336,7 +336,7 @@ class Columns:
     dimension : int
         Features a row.
     encoder : TableEncoder, PictureEncoder or None
-        How columns of a declared table, or pictures, become them (:func:`storage.datasets.declared_table`).
+        How columns of a declared table, or images, become them (:func:`storage.datasets.declared_table`).
     """
 
     dimension: int

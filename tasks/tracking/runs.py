@@ -59,7 +59,7 @@ def require_own_location(artifacts: Path, location: str) -> None:
     if not inside:
         raise InputError(
             f"MLflow's location {location!r} is not below {artifacts}, where all files of this root lie; rename "
-            "that experiment in MLflow, so that one of this name is made anew here (to log a run again costs nothing)"
+            "that experiment in MLflow, so that it is created again here (logging a run again is free)"
         )
 
 

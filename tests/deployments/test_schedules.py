@@ -261,7 +261,7 @@ def test_what_comparing_costs_is_said_by_schedules_of_its_algorithm(
         (("clinic", "--nightly", "--epsilon", "0.1", "--name", "two words"), "--name: a name has 1 to 60 letters"),
         (("clinic", "--nightly", "--epsilon", "0.1", "--name", "a.b"), "--name: "),
         (("clinic", "--nightly", "--epsilon", "0.1", "--name", ""), "--name"),
-        (("clinic", "--nightly", "--epsilon", "0.1", "--score-id", "a"), "say which with --score-input"),
+        (("clinic", "--nightly", "--epsilon", "0.1", "--score-id", "a"), "add --score-input"),
         (("clinic", "--epsilon", "0.1", "--score-input", "/nowhere.csv"), "/nowhere.csv"),
         (("clinic", "--nightly", "--epsilon", "5"), "cap"),
     ],

@@ -328,7 +328,7 @@ def test_a_label_is_clipped_where_the_released_distribution_says() -> None:
     # One in two hundred labels holds nearly all of the variance: no tail is cut.
     assert clipping_range(counts_of(*label_rows()[:1], labels=label_rows()[1], bins=1024))[1] == 100.0
     assert clipping_range(counts_of(rows, mu=0.001, labels=labels)) == (0.0, 100.0), "noise is all there is"
-    with pytest.raises(ParameterError, match="real label"):
+    with pytest.raises(ParameterError, match="numeric label"):
         clipping_range(counts_of(rows))
 
 

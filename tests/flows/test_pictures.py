@@ -43,10 +43,10 @@ def test_forty_three_classes_from_a_folder_to_predictions(
     pictures = ["--format", "images", "--pixels", "colour", "--side", 4, "--classes", ",".join(SIGNS)]
     cap = ["--epsilon-cap", 300, "--delta-cap", 1e-4]
     (folder / "train" / SIGNS[3] / "99999_0.png").write_bytes(b"no picture")
-    commands("ingest", "signs", *pictures, *cap, "--path", folder).refused(2, "sign-03/99999_0.png is no PNG")
+    commands("ingest", "signs", *pictures, *cap, "--path", folder).refused(2, "sign-03/99999_0.png is not a PNG")
     outcome = commands("ingest", "signs", *pictures, *cap, "--path", folder, "--on-violation", "drop")
     assert outcome.code == 0, outcome
-    assert "sign-03/99999_0.png is no PNG, JPEG, BMP, TIFF, PPM or PGM; it counts as a null record" in outcome.out
+    assert "sign-03/99999_0.png is not a PNG, JPEG, BMP, TIFF, PPM or PGM; it counts as a null record" in outcome.out
     described = commands.succeeds("datasets", "signs")["datasets"][0]
     assert (described["class_names"], described["dimension"]) == (list(SIGNS), 48)
     trained = unitball.train("signs", algorithm="noisy-gd", epsilon=200.0, parties=1, trust="central", evaluation=False)
@@ -70,7 +70,7 @@ def test_forty_three_classes_from_a_folder_to_predictions(
     done = commands.succeeds("predict", "--model", "signs.noisy-gd", "--input", folder / "test", "--output", output)
     assert (done["rows"], done["refused"]) == (len(tests) + 1, 1)
     frame = pd.read_parquet(output).set_index("path")
-    assert frame.loc["bad.png", "refusal"].startswith("the picture is no PNG")
+    assert frame.loc["bad.png", "refusal"].startswith("the image is not a PNG")
     kept = frame.drop(index="bad.png")
     assert kept["prediction"].tolist() == found.tolist()
     assert {f"score {name}" for name in SIGNS} < set(frame.columns)

@@ -273,7 +273,7 @@ def test_only_files_are_opened(make: Callable[[Path], object], tmp_path: Path) -
 def test_a_declaration_says_itself_whole() -> None:
     declared = Pictures(side=28, pixels=Pixels.COLOUR, fit=Fit.PAD, alpha=Alpha.WHITE, palettes=Palettes.COLOURS)
     assert Pictures.from_document(declared.document) == declared
-    with pytest.raises(InputError, match="pictures"):
+    with pytest.raises(InputError, match="images"):
         Pictures.from_document({"side": 28})
     for side in (0, 1025):
         with pytest.raises(InputError, match=f"^side is {side}"):

@@ -48,7 +48,7 @@ def test_what_ends_the_process_is_one_refused_picture(monkeypatch: pytest.Monkey
         3.0, 4.0, 5.0, 6.0, 7.0, 8.0,
     ]  # fmt: skip
     for name in ("silent.png", "1-short.png"):
-        with pytest.raises(StorageError, match="decodes pictures"):
+        with pytest.raises(StorageError, match="decodes images"):
             list(reading.read_files([name], GREY))
 
 

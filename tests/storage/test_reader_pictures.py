@@ -189,8 +189,8 @@ def test_bad_pictures_are_named_all_at_once(tmp_path: Path) -> None:
     with pytest.raises(InputError) as refusal:
         list(source.parts["train"])
     for words in (
-        "3 pictures cannot be taken",
-        "dog/bad.png is no PNG",
+        "3 images cannot be read",
+        "dog/bad.png is not a PNG",
         "cow/k.png is of class 'cow'",
         "e.png is of no class",
     ):
@@ -311,7 +311,7 @@ def test_a_part_that_is_a_link_is_refused(tmp_path: Path) -> None:
 def test_a_pipe_is_no_picture(tmp_path: Path) -> None:
     folder = write_pictures(tmp_path, ANIMALS)
     os.mkfifo(folder / "cat" / "p.png")
-    with pytest.raises(InputError, match=r"cat/p\.png is no file"):
+    with pytest.raises(InputError, match=r"cat/p\.png is not a file"):
         values(read(folder))
 
 
@@ -348,13 +348,13 @@ def test_a_table_s_columns_are_named(head: str, message: str, tmp_path: Path) ->
 
 def test_empty_folders(tmp_path: Path) -> None:
     (tmp_path / "cat").mkdir()
-    with pytest.raises(InputError, match=r"no pictures.*\.png"):
+    with pytest.raises(InputError, match=r"no images.*\.png"):
         read(tmp_path)
     with pytest.raises(InputError, match=r"nowhere.*path, label"):
         read(tmp_path / "nowhere")
     write_pictures(tmp_path, {"dog/a.png": 1})
     assert values(read(tmp_path)) == [1], "a class of which there is none is a class"
-    with limited(rows=1), pytest.raises(InputError, match=r"1 pictures.*--max-rows"):
+    with limited(rows=1), pytest.raises(InputError, match=r"1 images.*--max-rows"):
         read(write_pictures(tmp_path, ANIMALS))
 
 
@@ -395,9 +395,9 @@ def test_a_rule_finds_people_in_the_paths_of_files(tmp_path: Path) -> None:
     for rule, message in ((r"\d+", "0 groups"), (r"(\d)(\d)", "2 groups")):
         with pytest.raises(InputError, match=message):
             read(folder, person_from=rule)
-    with pytest.raises(InputError, match=r"no table.*'person'"):
+    with pytest.raises(InputError, match=r"not a table.*'person'"):
         read(folder, people=People("person"))
-    with pytest.raises(InputError, match=r"pictures.*--person-from.*--person"):
+    with pytest.raises(InputError, match=r"image.*--person-from.*--person"):
         read(folder, people=People(""))
 
 
@@ -460,9 +460,9 @@ def test_doubts_about_people_are_told_before_a_row_is_read(tmp_path: Path, monke
         read(folder, person_from=rule, people=People("", most), noted=noted.append, told=told.append)
     assert told == []
     classes, *rest = noted
-    assert "5 of 5 people have pictures of several classes, up to 2" in classes
+    assert "5 of 5 people have images of several classes, up to 2" in classes
     assert rest[0] == classes
-    assert "5 of 5 people have more than 5 pictures, up to 6" in rest[1]
+    assert "5 of 5 people have more than 5 images, up to 6" in rest[1]
     assert rest[2:] == [], "a person in each folder is in one, and has three"
 
 

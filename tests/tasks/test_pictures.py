@@ -259,7 +259,7 @@ def test_people_s_null_records_and_limits(root: Path, tmp_path: Path) -> None:
     assert (ref.rows, ref.rows_per_person) == (4, 2), "a person whose picture cannot be read is a record"
     assert sorted(values_of(ref)) == [1, 1, 2, 3]
     assert len(told) == 1
-    assert "9_0.png is no PNG" in told[0]
+    assert "9_0.png is not a PNG" in told[0]
     registered = open_catalog().get("animals").people
     assert registered is not None
     assert registered.namespace == "zoo"
@@ -268,7 +268,7 @@ def test_people_s_null_records_and_limits(root: Path, tmp_path: Path) -> None:
 def test_a_set_of_people_takes_no_pictures_by_themselves(root: Path, tmp_path: Path) -> None:
     folder = write(tmp_path / "set", of_people({1: 2, 2: 1, 3: 1}))
     bring_in(folder, person_from=RULE)
-    with pytest.raises((InputError, RefusedError), match="people"):
+    with pytest.raises((InputError, RefusedError), match="person"):
         bring_in(folder)
 
 
@@ -391,7 +391,7 @@ def test_the_encoder_reads_what_ingestion_read(root: Path, tmp_path: Path) -> No
         ([halves(1), "/etc/passwd"], "row 2.*str"),
         (np.zeros((2, 5)), r"\(m, 4\)"),
         (np.full((1, 4), np.nan), "row 1"),
-        (np.array([[0.0, 1.0, 0.5, 0.0], [0, 255, 0, 0]]), "row 2.*picture.*255"),
+        (np.array([[0.0, 1.0, 0.5, 0.0], [0, 255, 0, 0]]), "row 2.*image.*255"),
         (np.full((1, 4), -0.5), "row 1.*picture.*-0.5"),
         (b"one", "^one bytes"),
     ):

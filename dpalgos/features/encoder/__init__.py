@@ -3,12 +3,12 @@
 Card
 ----
 What it is: ten 3 × 3 convolutions, three residual blocks at 16, 8 and 4 pixels. ``big.npz`` has 48, 96, 192 and 384
-channels, 4.36 million numbers and 160 million multiplications a picture; ``small.npz`` 32, 64, 128 and 256, 1.94
+channels, 4.36 million numbers and 160 million multiplications an image; ``small.npz`` 32, 64, 128 and 256, 1.94
 million and 71 million. Batch norms are folded in; kernels are stored in eight bits with a scale for each channel that
-comes out, which moves features by 1.7 % (``big``) and 1.2 % (``small``) in norm on sixteen pictures made by formula,
+comes out, which moves features by 1.7 % (``big``) and 1.2 % (``small``) in norm on sixteen images made by formula,
 and no probe by more than 0.003.
 
-What it was learnt from: pictures of random processes alone, drawn on the fly and never stored: 26 million pairs of
+What it was learnt from: images of random processes alone, drawn on the fly and never stored: 26 million pairs of
 views (``big``) and 6 million (``small``). A scene is 48 opaque leaves (super-ellipses, polygons, star-shaped blobs) of
 power-law sizes in the colours of a palette, with oriented 1/f textures or a small random network as material, shaded. A
 view is a crop of it, turned, perhaps mirrored, rendered anew and in other colours. The network was taught to tell the

@@ -12,7 +12,7 @@ Chosen in trials on CIFAR-10 and, in grey, Fashion-MNIST; CIFAR-10 in grey would
 LEAST_SIGNAL = 100.0
 """n μ / (f K) at least.
 
-Of 16,000 pictures of CIFAR-10, measured on 4,000 others: nothing gained at 52, 0.009 at 142, 0.021 at 429, 0.028 at
+Of 16,000 images of CIFAR-10, measured on 4,000 others: nothing gained at 52, 0.009 at 142, 0.021 at 429, 0.028 at
 1,151; in grey 0.024 lost at 28 and 0.010 at 52, gained 0.017 at 98 and 0.044 at 429 and 1,151.
 """
 _MOST = 400

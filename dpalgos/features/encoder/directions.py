@@ -1,4 +1,4 @@
-"""The registered map ``encoder``: what the network sees of a picture, in the principal directions of synthetic ones."""
+"""The registered map ``encoder``: what the network sees of an image, in the principal directions of synthetic ones."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ class Encoder(ImageMap):
 
 
 def operations(network: EncoderFeatures) -> float:
-    """Return the floating-point operations that a picture takes, its mirror image included."""
+    """Return the floating-point operations that an image takes, its mirror image included."""
     pictures = 1 + int(network.layout[3])
     return pictures * sum(2.0 * one.numbers * one.size**2 for one in network.layers)
 

@@ -1,4 +1,4 @@
-"""A small residual network of 3 x 3 convolutions in NumPy, one picture at a time: its arithmetic and its weights."""
+"""A small residual network of 3 x 3 convolutions in NumPy, one image at a time: its arithmetic and its weights."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dpalgos.parameters import ParameterError
 from dpalgos.rows import Floats, Ints, for_each, pieces
 
 SIDE = 32
-"""Of the pictures that the network sees, in pixels."""
+"""Of the images that the network sees, in pixels."""
 # From this side on a smaller picture is padded, below it is enlarged.
 _PADDED_FROM = 24
 # Cells a side over which the last two stages are averaged.
@@ -112,7 +112,7 @@ one_thread = _OneThread()
 
 
 class _Workspace:
-    """What one thread computes a picture in, or a picture and its mirror image: every array has one shape for good."""
+    """What one thread computes an image in, or an image and its mirror image: every array has one shape for good."""
 
     def __init__(self, layers: Sequence[Layer], pictures: int) -> None:
         self.padded = [np.zeros((pictures, one.side + 2, one.side + 2, one.channels), np.float32) for one in layers]
@@ -151,22 +151,22 @@ class Weights(NamedTuple):
 @released_kind("encoder-features")
 @dataclass(frozen=True)
 class EncoderFeatures(RowFeatures):
-    """A picture's means over 2 x 2 cells of the network's last stage, then of the one before, their square roots.
+    """An image's means over 2 x 2 cells of the network's last stage, then of the one before, their square roots.
 
-    Each picture is moved to start at zero where it has negative values, divided by its largest value, brought to
+    Each image is moved to start at zero where it has negative values, divided by its largest value, brought to
     32 x 32 pixels (smaller ones from 24 on are padded with zeros, others resized by averaging areas, the longer side to
     32) and, where it is grey, given three equal channels.
 
     Guarantee
     ---------
-    A picture's features depend on that picture alone, bit for bit: whatever stands beside it, and however many threads
-    there are. The network is run on one picture at a time (or on it and its mirror image together), each product of one
-    fixed shape on one BLAS thread; pictures are shared out among the cores.
+    An image's features depend on that image alone, bit for bit: whatever stands beside it, and however many threads
+    there are. The network is run on one image at a time (or on it and its mirror image together), each product of one
+    fixed shape on one BLAS thread; images are shared out among the cores.
 
     Parameters
     ----------
     layout : array of 8 int
-        Channels, height and width of a picture; whether features are averaged over it and its mirror image; channels
+        Channels, height and width of an image; whether features are averaged over it and its mirror image; channels
         of the network's stem and of its three stages.
     kernels : array of int8
         Of all layers in turn, each (3, 3, channels in, channels out).
@@ -184,7 +184,7 @@ class EncoderFeatures(RowFeatures):
 
     @classmethod
     def of(cls, weights: Weights, sizes: tuple[int, int, int], *, mirror: bool) -> Self:
-        """Return the network of some weights for pictures of (channels, height, width)."""
+        """Return the network of some weights for images of (channels, height, width)."""
         layout = np.array([*sizes, int(mirror), *weights.widths])
         return cls(layout=layout, kernels=weights.kernels, scales=weights.scales, biases=weights.biases)
 
@@ -214,11 +214,11 @@ class EncoderFeatures(RowFeatures):
         return self._seen(features, self._picture)
 
     def of_pictures(self, pictures: Floats) -> Floats:
-        """Map pictures (m, 32, 32, 3) with values in [0, 1], as they are, to (m, dimension)."""
+        """Map images (m, 32, 32, 3) with values in [0, 1], as they are, to (m, dimension)."""
         return self._seen(pictures, lambda picture: picture)
 
     def _seen(self, rows: Floats, picture_of: Callable[[Floats], Floats]) -> Floats:
-        """Map rows, each made a picture (32, 32, 3) in [0, 1] first."""
+        """Map rows, each made an image (32, 32, 3) in [0, 1] first."""
         out, weights = np.empty((len(rows), self.dimension)), self._weights
         idle: list[_Workspace] = []
 
@@ -241,7 +241,7 @@ class EncoderFeatures(RowFeatures):
         return out
 
     def _picture(self, row: Floats) -> Floats:
-        """Return the picture (32, 32, 3) in [0, 1] of a row of any size and scale."""
+        """Return the image (32, 32, 3) in [0, 1] of a row of any size and scale."""
         channels, height, width = (int(size) for size in self.layout[:3])
         values = np.asarray(row, dtype=np.float64).reshape(channels, height, width)
         values = values - min(float(values.min()), 0.0)

@@ -51,7 +51,7 @@ def test_private_rows_are_never_audited(root: Path, tmp_path: Path) -> None:
             audit("noisy-gd", "clinic")
     with pytest.raises(InputError, match="needed"):
         public_sample("iris", 80, 0)
-    with pytest.raises(InputError, match="real labels"):
+    with pytest.raises(InputError, match="numeric labels"):
         public_sample("diabetes", 40, 0)
     with pytest.raises(ParameterError, match="even number"):
         infer_membership("noisy-gd", "iris", rows=3)
