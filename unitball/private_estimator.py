@@ -317,7 +317,7 @@ class PrivateEstimator(PrivateStep):
         Raises
         ------
         InputError
-            If none has a range or values; ``what`` is of these.
+            If none has a range or values; ``what`` says what needs them.
         """
         if not self._places:
             raise InputError(f"{what} declared columns, each with a range or its values; declare bounds or a schema")
