@@ -84,6 +84,7 @@ def dataset_ref(layout: Layout, version: str) -> DatasetRef:
         person="" if people is None else people["column"],
         rows_per_person=1 if people is None else people["rows_per_person"],
         columns=tuple(TableColumn(**column) for column in body.get("columns", ())),
+        synthesis=body.get("synthesis", ""),
     )
 
 

@@ -5,6 +5,7 @@ import io
 import math
 import secrets
 import weakref
+import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -22,7 +23,7 @@ from scipy import sparse
 from storage.atomic import write_bytes
 from storage.column_order import ColumnOrder, Order, orders_agree
 from storage.errors import StorageError
-from storage.layout import COLUMNS, FINGERPRINTS, PATTERNS, Layout
+from storage.layout import COLUMNS, DRAWN, FINGERPRINTS, PATTERNS, Layout
 
 ADMITTED_SHARE = 0.01
 """The share of distinct rows of either set above which two sets overlap; a public constant."""
@@ -265,6 +266,27 @@ class Fingerprints:
             patterns = np.union1d(patterns, further)
         return exact, patterns[patterns != _PLAIN]
 
+    def save_drawn(self, path: Path) -> None:
+        """Write both kinds of a derived version's rows, by which they are recognised later."""
+        exact, patterns = self.kinds()
+        data = io.BytesIO()
+        np.savez(data, exact=self.comparable(exact), patterns=patterns)
+        write_bytes(path, data.getvalue(), mode=0o600)
+
+    def share_drawn(self, path: Path) -> float:
+        """Return which share of the rows that passed is among a derived version's, whatever their order and labels.
+
+        The larger one of rows and of distinct rows, by either kind: neither copies of few drawn rows nor copies of
+        other rows hide what is there. A row of zeros, and a pattern that many tables have, are nobody's.
+        """
+        known = _load(path)
+        shares, rows = [0.0], self._exact.prints()
+        for prints, kind in ((self.comparable(rows), "exact"), (self._patterns.prints(), "patterns")):
+            found = prints[np.isin(prints, known[kind]) & (prints != _PLAIN)]
+            shares.append(len(found) / max(len(rows), 1))
+            shares.append(len(np.unique(found)) / max(len(np.unique(rows)), 1))
+        return min(max(shares), 1.0)
+
     def duplicates(self) -> Duplicates:
         """Return how often the rows that passed come again; none of them is to be a null record."""
         ordered = self._exact.prints()
@@ -278,10 +300,13 @@ class Fingerprints:
         return np.asarray(prints[prints != nobody])
 
 
-def _load(path: Path) -> _Prints:
+def _load(path: Path) -> Any:
+    """Return stored fingerprints, or a mapping of both kinds of a derived version."""
     try:
-        prints: _Prints = np.load(path, allow_pickle=False)
-    except (OSError, ValueError) as error:
+        prints = np.load(path, allow_pickle=False)
+        if path.suffix == ".npz":
+            prints = {kind: prints[kind] for kind in ("exact", "patterns")}
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
         raise StorageError(
             f"{path} is damaged: {error}; put it back from its back-up, or remove it and: unitball doctor --clean. "
             "What that does not make again the next ingestion does"
@@ -292,6 +317,11 @@ def _load(path: Path) -> _Prints:
 def private_versions(layout: Layout) -> list[str]:
     """Return the stored versions that have fingerprints: the private ones, derived ones included."""
     return sorted(path.parent.name for path in layout.datasets.glob(f"[!.]*/{FINGERPRINTS}"))
+
+
+def drawn_versions(layout: Layout) -> list[str]:
+    """Return the stored versions whose rows were drawn from releases."""
+    return sorted(path.parent.name for path in layout.datasets.glob(f"[!.]*/{DRAWN}"))
 
 
 def overlapping_versions(layout: Layout, prints: Fingerprints, versions: Sequence[str]) -> list[str]:

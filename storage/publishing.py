@@ -17,9 +17,9 @@ from storage.arriving_people import ArrivingPeople
 from storage.atomic import Staging, private_folder, write_bytes, writing
 from storage.datasets import is_complete, load_manifest, publish_version
 from storage.errors import DamagedError, FormatVersionError, InputError, RefusedError, StorageError
-from storage.fingerprints import Fingerprints, overlapping_versions, private_versions
+from storage.fingerprints import Fingerprints, drawn_versions, overlapping_versions, private_versions
 from storage.history import people_before, places_before
-from storage.layout import COLUMNS, PATTERNS, PEOPLE, PLACES, SEEN, Layout
+from storage.layout import COLUMNS, DRAWN, PATTERNS, PEOPLE, PLACES, SEEN, Layout
 from storage.objects import objects_of, row_objects
 from storage.people import TEST, People, PersonRegister, Seen, StoredPeople, save_people, save_seen
 from storage.pictures.places import PlacesByParty, known_after, save_known
@@ -65,6 +65,11 @@ class StagedDataset:
         """Whether the places of the rows follow from those of earlier versions."""
         return bool(self._places)
 
+    @property
+    def version(self) -> str:
+        """What public or derived rows are called where no people are declared: a digest of what they hold."""
+        return _content(self._body)[:32]
+
     def overlapping_accounts(self) -> tuple[str, ...]:
         """Return the accounts under which more than 1 % of these rows, or of their own, are stored as private rows.
 
@@ -83,6 +88,23 @@ class StagedDataset:
                 accounts[version] = str(body["account"])
         versions = overlapping_versions(self.layout, self._prints, [*accounts])
         return tuple(dict.fromkeys(accounts[version] for version in versions))
+
+    def drawn_shares(self) -> dict[str, float]:
+        """Return of each derived version of which rows are among these the share of these rows, the largest first."""
+        if self._prints is None:
+            return {}
+        shares = {
+            version: self._prints.share_drawn(self.layout.dataset(version) / DRAWN)
+            for version in drawn_versions(self.layout)
+        }
+        return dict(sorted(((one, share) for one, share in shares.items() if share > 0), key=lambda item: -item[1]))
+
+    def rest_on(self, synthesis: str) -> None:
+        """Say that these public rows are drawn from a synthesis: their reference has its key, as derived rows' has.
+
+        They are a version of their own, also where they are the derived one's to the byte.
+        """
+        self._body |= {"synthesis": synthesis, "recognised": True}
 
     def sharing_accounts(self) -> set[str]:
         """Return the accounts under which people of the same namespace are stored as private rows."""
@@ -104,7 +126,8 @@ class StagedDataset:
         RefusedError
             If public rows are private rows of this root.
         """
-        if not self.private and self.overlapping_accounts():
+        # Rows that are drawn of releases may be equal to private ones, and are lineage's to tell apart.
+        if self.visibility is Visibility.PUBLIC and self.overlapping_accounts():
             # Yes or no, never how much nor whose: the share of a set of one row is whether that row is there.
             raise RefusedError(
                 f"rows of {self._body['name']} are private rows of this root: what was private cannot be registered as "
@@ -115,6 +138,8 @@ class StagedDataset:
         content = _content(self._body)
         (self._stage.path / _UNREGISTERED).touch(mode=0o600)
         if not self.private:
+            if self.visibility is Visibility.DERIVED and self._prints is not None:
+                self._prints.save_drawn(self._stage.path / DRAWN)
             people = {} if self._arriving is None else self._with_people(self._arriving, None, PersonRegister())
             return publish_version(self.layout, self._stage, content[:32], {**self._body, **people}, None)
         mac = hmac.new(root_secret(self.layout), content.encode(), hashlib.sha256).hexdigest()
@@ -229,6 +254,8 @@ def _content(body: Mapping[str, Any]) -> str:
         "people",
         "columns",
         "places",
+        "synthesis",
+        "recognised",
     )
     rows = {part: written["content"] for part, written in body["parts"].items()}
     return documents.digest({"rows": rows, **{what: body[what] for what in (*public, "table") if what in body}})

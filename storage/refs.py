@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Self
 
-from pydantic import BaseModel
+from pydantic import BaseModel, SerializerFunctionWrapHandler, model_serializer
 
 
 class Visibility(StrEnum):
@@ -13,6 +13,8 @@ class Visibility(StrEnum):
 
     PRIVATE = "private"
     PUBLIC = "public"
+    DERIVED = "derived"
+    """Drawn from releases of private rows: used as public ones are, and all that is made with them rests on these."""
 
 
 class Labels(StrEnum):
@@ -150,6 +152,8 @@ class DatasetRef(BaseModel, frozen=True, extra="forbid"):
     columns : tuple of TableColumn
         The declared columns of a table, in the schema's order, where rows have their features as they were encoded;
         empty otherwise.
+    synthesis : str
+        Of derived rows, the key of the synthesis that they are drawn from; empty of others.
     """
 
     name: str
@@ -168,6 +172,12 @@ class DatasetRef(BaseModel, frozen=True, extra="forbid"):
     rows_per_person: int = 1
     maps: tuple[str, ...] = ()
     columns: tuple[TableColumn, ...] = ()
+    synthesis: str = ""
+
+    @model_serializer(mode="wrap")
+    def _without_what_is_not_drawn(self, dumped: SerializerFunctionWrapHandler) -> dict[str, object]:
+        """Leave out the synthesis of rows that are not drawn from one: their reference says what it said."""
+        return {name: value for name, value in dumped(self).items() if name != "synthesis" or value}
 
     def seen_through(self, maps: Sequence[str], dimension: int) -> Self:
         """Return the reference to these rows as public maps show them: their keys, and the features that come out."""

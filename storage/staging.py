@@ -12,7 +12,7 @@ from storage.arriving_people import ArrivingPeople
 from storage.atomic import staging, writing
 from storage.datasets import PARTS
 from storage.errors import InputError
-from storage.fingerprints import Fingerprints, private_versions
+from storage.fingerprints import Fingerprints, drawn_versions, private_versions
 from storage.layout import Layout, path_component
 from storage.objects import row_objects
 from storage.pictures.places import content_of
@@ -29,7 +29,7 @@ _SPARSE_FROM = 1024
 
 @contextmanager
 def staged_dataset(
-    layout: Layout, source: Source, *, name: str, account: str, visibility: Visibility
+    layout: Layout, source: Source, *, name: str, account: str, visibility: Visibility, synthesis: str = ""
 ) -> Iterator[StagedDataset]:
     """Read and check a source, streaming, into files that are removed on leaving unless they are published.
 
@@ -42,6 +42,8 @@ def staged_dataset(
         What its owner calls the set and the population.
     visibility : Visibility
         For private rows, dimension and classes must be declared.
+    synthesis : str
+        Of derived rows, the key of what they are drawn from.
 
     Raises
     ------
@@ -58,7 +60,9 @@ def staged_dataset(
     private = visibility is Visibility.PRIVATE
     if private and source.found:
         raise undeclared(source.found, source.place)
-    compared = private or bool(private_versions(layout))
+    # Derived rows are recognised where they come back, and public ones are compared with them.
+    drawn = visibility is Visibility.DERIVED
+    compared = private or drawn or bool(private_versions(layout) or drawn_versions(layout))
     # Public rows are the same version in every root, so that whose they are is keyed with nobody's secret.
     people = None if source.people is None else ArrivingPeople(source.people, root_secret(layout) if private else b"")
     with staging(layout.datasets) as stage, writing(stage.path):
@@ -78,6 +82,7 @@ def staged_dataset(
             "normalisation": "none",
             "duplicates": asdict(prints.duplicates()),
             **_described(source, staged, people),
+            **({"synthesis": synthesis} if synthesis else {}),
         }
         yield StagedDataset(
             layout, visibility, source.place, stage, body, prints if compared else None, people, source.places

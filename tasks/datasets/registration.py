@@ -1,6 +1,6 @@
 """Data sets of a root: bringing rows in under an account, and what there is to say of them, public text and numbers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from dpalgos.accounting.spending import RESERVED
@@ -112,6 +112,7 @@ def ingest(
     noted: Callable[[str], object] = lambda line: None,
     *,
     rows: DeclaredFrame | None = None,
+    drawn: Mapping[str, object] | None = None,
 ) -> DatasetRef:
     """Read rows, check them, store them as a version and register it; nothing half-made is left behind.
 
@@ -126,16 +127,28 @@ def ingest(
         owner's screen alone.
     rows : DeclaredFrame, optional
         Rows in memory, in place of files.
+    drawn : mapping, optional
+        Of derived rows what they are drawn by: ``synthesis``, its key, and all that drawing them again takes.
 
     Raises
     ------
     InputError
-        For bad data or arguments, naming the place.
+        For bad data or arguments, naming the place; for derived rows without a synthesis.
     RefusedError
         If private rows come without a cap or with a delta of 1/n or more, if public rows are private rows of this
         root, or if private rows are stored under another account and nobody declared the people disjoint.
     """
     _require_own_name(request, own=rows is not None)
+    if (request.visibility is Visibility.DERIVED) != (drawn is not None):
+        raise InputError(
+            f"{request.name} is {request.visibility}; derived rows are those that `unitball synthesise` draws, and no "
+            "others: ingest yours as private or as public"
+        )
+    if request.not_derived.strip() and request.visibility is not Visibility.PUBLIC:
+        raise InputError(
+            f"--not-derived is of public rows, and {request.name} is {request.visibility}, with an account and charges "
+            "of its own; leave it out"
+        )
     layout = current_layout()
     catalog = open_catalog()
     sweep_unregistered(layout, catalog)
@@ -165,6 +178,7 @@ def ingest(
             name=request.name,
             account=account,
             visibility=request.visibility,
+            synthesis=str(drawn["synthesis"]) if drawn is not None else "",
         ) as staged,
         # Compared, published and registered under one lock: of two that bring in the same rows, one finds the other's.
         locked_directory(layout.private),
@@ -173,6 +187,7 @@ def ingest(
         if staged.placed and len(catalog.registrations(request.name)) != len(known):
             # New pictures have their places after those of all versions that there are.
             raise InputError(f"another version of {request.name} was registered meanwhile; ingest this one again")
+        recognised = _recognised(catalog, request, staged, told)
         try:
             stored = staged.publish(previous)
         except RefusedError:
@@ -181,7 +196,8 @@ def ingest(
             raise
         try:
             arrival = arrival_of(layout, catalog, request.name, stored)
-            _register(catalog, request, stored, cap, overlapping, staged, rows)
+            lineage: dict[str, object] = {} if drawn is None else {"drawn": dict(drawn)}
+            _register(catalog, request, stored, cap, overlapping, staged, rows, lineage | recognised)
         except Exception:
             # Rows that were not taken on are not kept, and do not stand in the way of another registration.
             if all(stored.version != one.version for one in catalog.registrations()):
@@ -252,6 +268,56 @@ def _overlapping(catalog: Catalog, request: IngestRequest, account: str, staged:
     )
 
 
+RECOGNISED = 0.1
+"""The share of public rows found among those of a derived set from which on they have its lineage."""
+
+
+def _recognised(
+    catalog: Catalog, request: IngestRequest, staged: StagedDataset, told: Callable[[str], object]
+) -> dict[str, object]:
+    """Give public rows that are found among drawn ones the lineage of these, and return what is registered of it.
+
+    Recognition only adds lineage: private rows are not compared, and keep their account and charges.
+
+    Raises
+    ------
+    InputError
+        If they are found among the rows of several syntheses.
+    """
+    if request.visibility is not Visibility.PUBLIC:
+        return {}
+    reason = request.not_derived.strip()
+    shares = staged.drawn_shares()
+    if reason:
+        return {"not_derived": {"reason": reason, "shares": shares}}
+    references = [DatasetRef.model_validate(one.manifest["reference"]) for one in catalog.registrations()]
+    known = {one.version: one for one in references if one.synthesis}
+    alike = {known[version]: share for version, share in shares.items() if version in known}
+    enough = {one: share for one, share in alike.items() if share >= RECOGNISED}
+    few = [f"{share:.1%} of the rows are among those of {one.name}" for one, share in alike.items()]
+    if not enough:
+        if few:
+            told(
+                f"{few[0]}, which are drawn from releases of private rows: fewer than {RECOGNISED:.0%}, so that "
+                f"{request.name} has no lineage. If they were taken from there, what is made with them rests on "
+                "these releases all the same"
+            )
+        return {}
+    syntheses = sorted({one.synthesis for one in enough})
+    if len(syntheses) > 1:
+        raise InputError(
+            f"rows of {request.name} are among those of derived sets of {len(syntheses)} syntheses "
+            f"({', '.join(one.name for one in enough)}); ingest them apart, or declare --not-derived REASON"
+        )
+    staged.rest_on(syntheses[0])
+    told(
+        f"{few[0]}: {request.name} rests on synthesis {syntheses[0][:12]} and on the releases that it is made of. If "
+        "it is not drawn from there: --not-derived REASON, which is recorded. Rows that left this root are recognised "
+        "by what they hold alone"
+    )
+    return {"recognised": {one.version: share for one, share in enough.items()}}
+
+
 def _register(
     catalog: Catalog,
     request: IngestRequest,
@@ -260,6 +326,7 @@ def _register(
     overlapping: tuple[str, ...],
     staged: StagedDataset,
     rows: DeclaredFrame | None,
+    lineage: Mapping[str, object],
 ) -> None:
     # A new version may have more rows than the account's cap was declared for.
     opened = catalog.account(request.account or stored.account)
@@ -275,6 +342,7 @@ def _register(
             "reference": stored.model_dump(mode="json"),
             "default_normalisation": request.normalisation,
             "parties": list(request.parties),
+            **lineage,
         },
         account=request.account,
         cap=cap,

@@ -154,6 +154,13 @@ class IngestRequest(
     visibility: Annotated[Visibility, Field(description="Whether rows are private. Private rows need a cap.")] = (
         Visibility.PRIVATE
     )
+    not_derived: Annotated[
+        str,
+        Field(
+            description="Declare that public rows that are like synthetic ones are not drawn from them, with the "
+            "reason. The reason is recorded."
+        ),
+    ] = ""
     schema_path: Annotated[
         Path | None, Field(description="YAML schema for CSV and Parquet: a file, or a bundled one by name.")
     ] = None
