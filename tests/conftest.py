@@ -8,6 +8,7 @@ import os
 import subprocess
 import zlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from tests.support import data, distribution, ledgers
 from tests.support.called import runs_called
 from tests.support.command_line import CommandLine
 from tests.support.ending import guard_session
-from tests.support.engines import Engine, tracking_copied
+from tests.support.engines import Engine, prepare_served, tracking_copied
 from tests.support.serving import Served, started
 from tests.support.tracking import figures_remembered
 
@@ -72,10 +73,11 @@ def real_data() -> Callable[..., Path]:
 
 
 @pytest.fixture(scope="session")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+def engine(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Engine]:
     """Return the session's Prefect server; it takes ten seconds to start, so only tests that run flows ask for it."""
-    with Engine.started(tmp_path_factory.mktemp("engine"), _shared(tmp_path_factory) / "pattern") as started:
-        yield started
+    server = Engine.started(tmp_path_factory.mktemp("engine"), _shared(tmp_path_factory) / "pattern")
+    with request.config.stash[distribution.ENDING]["engine"] as serving:
+        yield serving.enter_context(server)
 
 
 @pytest.fixture(scope="session", autouse=True, name="tracking_copied")
@@ -143,14 +145,20 @@ def called(tracked_root: Path, capfd: pytest.CaptureFixture[str]) -> Iterator[Co
         yield CommandLine(tracked_root, capfd)
 
 
+@pytest.fixture(scope="session", name="prepare_served")
+def _prepare_served(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], None]:
+    """Return what makes both databases of a root that is to be served, as copies of the session's first."""
+    return partial(prepare_served, _shared(tmp_path_factory) / "pattern")
+
+
 @pytest.fixture(scope="session")
 def served(
-    engine: Engine, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+    prepare_served: Callable[[Path], None], tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[Served]:
     """Return the session's `make serve`: it takes a quarter of a minute to start, and ends after the last who asks."""
     folder = tmp_path_factory.mktemp("serving")
-    engine.prepare_served(folder / "root")
-    with request.config.stash[distribution.SERVING] as serving:
+    prepare_served(folder / "root")
+    with request.config.stash[distribution.ENDING]["served"] as serving:
         yield serving.enter_context(started(folder))
 
 

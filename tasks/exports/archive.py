@@ -14,8 +14,10 @@ import weakref
 import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from string import hexdigits
+from types import MappingProxyType
 from typing import cast
 from zlib import error as zlib_error
 
@@ -238,7 +240,10 @@ def export_run(run: str) -> tuple[bytes, str, str]:
         audit_of(current_root(), str(report["mlflow_run_id"] or ""), str(report["algorithm"]))
     )
     members[ENVIRONMENT] = canonical_json(
-        {"packages": installed(), "lock": hashlib.sha256(_LOCK.read_bytes()).hexdigest() if _LOCK.is_file() else None}
+        {
+            "packages": dict(installed()),
+            "lock": hashlib.sha256(_LOCK.read_bytes()).hexdigest() if _LOCK.is_file() else None,
+        }
     )
     key = identity_key(root_secret(layout), "export signature")
     return pack(members, key), str(report["run_key"]), fingerprint(key.public_key())
@@ -285,8 +290,9 @@ def _proof(manifests: Mapping[str, Mapping[str, object]]) -> str:
     return "\n".join(lines)
 
 
-def installed() -> dict[str, str]:
-    """Return the versions installed here of Unitball and of all that it needs, extras apart."""
+@cache
+def installed() -> Mapping[str, str]:
+    """Return the versions installed here of Unitball and of all that it needs, extras apart: read once per process."""
     packages: dict[str, str] = {}
     waiting = ["unitball"]
     while waiting:
@@ -300,4 +306,4 @@ def installed() -> dict[str, str]:
         packages[name] = distribution.version
         needed = map(Requirement, distribution.requires or [])
         waiting += [one.name for one in needed if one.marker is None or one.marker.evaluate({"extra": ""})]
-    return dict(sorted(packages.items()))
+    return MappingProxyType(dict(sorted(packages.items())))

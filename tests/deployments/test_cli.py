@@ -29,7 +29,6 @@ from tasks.runtime import standing
 from tests.support.called import runs_called
 from tests.support.command_line import CommandLine, Outcome, run_command
 from tests.support.data import files_of, idx_bytes, temporaries
-from tests.support.engines import Engine
 from tests.support.private_rows import ingestion, write_rows
 
 KEYS = {
@@ -874,10 +873,10 @@ def test_a_secret_that_is_no_secret(commands: CommandLine, monkeypatch: pytest.M
 
 
 @pytest.mark.nightly
-def test_a_process_of_its_own(engine: Engine, tmp_path: Path) -> None:
+def test_a_process_of_its_own(prepare_served: Callable[[Path], None], tmp_path: Path) -> None:
     """As a person starts it: engine included, nothing but the object on stdout, no traceback of Prefect's beside it."""
     root = tmp_path / "root"
-    engine.prepare_served(root)
+    prepare_served(root)
     outcome = run_command(root, "train", "--epsilon", 1, "--parties", 2, "--json")
     assert outcome.code == 0, outcome
     assert outcome.json.keys() >= KEYS
@@ -888,10 +887,10 @@ TOO_MANY_ROWS = ("train", "--epsilon", 1, "--parties", 2, "--rows-per-party", 50
 
 
 @pytest.mark.nightly
-def test_a_process_that_is_refused(engine: Engine, tmp_path: Path) -> None:
+def test_a_process_that_is_refused(prepare_served: Callable[[Path], None], tmp_path: Path) -> None:
     """With an engine of its own, which says nothing of it."""
     root = tmp_path / "root"
-    engine.prepare_served(root)
+    prepare_served(root)
     run_command(root, *TOO_MANY_ROWS).refused(2, "10000", "1438")
 
 

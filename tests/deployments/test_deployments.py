@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import urllib.error
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from prefect.utilities.schema_tools.validation import is_valid
 
 from flows.party import answer_request
 from storage.layout import Layout
-from tests.support.engines import Engine
 from tests.support.leaks import found_in, needles_of
 from tests.support.private_rows import ingestion, write_rows
 from tests.support.serving import UNITBALL, Served, in_seconds, prepared, started, wait_for
@@ -79,10 +78,10 @@ QUICK = {"algorithm": ALGORITHM, "epsilon": 1.0, "trials": 40, "canaries": 0, "c
 
 
 @pytest.fixture(scope="module")
-def day(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def day(prepare_served: Callable[[Path], None], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """Serve a private data set whose owner has a file scored after each training, and better models promoted."""
     folder = tmp_path_factory.mktemp("day")
-    engine.prepare_served(folder / "root")
+    prepare_served(folder / "root")
     write_rows(folder / "clinic.txt", 1200)
     # What is learnt from the first version is wrong of nearly every row of the second, whatever the noise.
     rows = write_rows(folder / "turned.txt", 1200)

@@ -9,13 +9,13 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tasks.runtime.ending import LEASE_SECONDS
-from tests.support.engines import Engine
 from tests.support.serving import Served, processes_of, started, wait_for
 
 pytestmark = pytest.mark.nightly
@@ -48,9 +48,11 @@ def goes_on(served: Served, dead: str) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_serving_ends_in_the_middle_of_a_run(number: signal.Signals, engine: Engine, tmp_path: Path) -> None:
+def test_serving_ends_in_the_middle_of_a_run(
+    number: signal.Signals, prepare_served: Callable[[Path], None], tmp_path: Path
+) -> None:
     """Ctrl-C, SIGTERM and kill -9 of `unitball serve`; it is started again on the same root."""
-    engine.prepare_served(tmp_path / "root")
+    prepare_served(tmp_path / "root")
     with started(tmp_path, expected=number) as served:
         dead = in_the_middle(served)
         served.process.send_signal(number)
@@ -66,9 +68,9 @@ def test_serving_ends_in_the_middle_of_a_run(number: signal.Signals, engine: Eng
         goes_on(served, dead)
 
 
-def test_the_root_is_moved_while_it_is_served(engine: Engine, tmp_path: Path) -> None:
+def test_the_root_is_moved_while_it_is_served(prepare_served: Callable[[Path], None], tmp_path: Path) -> None:
     """All ends, and says why; no other root is made where it lay, and its schedules go on when it is served again."""
-    engine.prepare_served(tmp_path / "root")
+    prepare_served(tmp_path / "root")
     elsewhere = tmp_path / "elsewhere"
     with started(tmp_path, expected=signal.SIGINT) as served:
         # At once: the process that tidies is just beginning, and one that begins makes its root.
@@ -97,7 +99,7 @@ def test_a_part_is_killed_in_the_middle_of_a_run(part: str, served: Served) -> N
     goes_on(served, dead)
 
 
-def test_the_disk_full_in_the_middle_of_a_run(engine: Engine, tmp_path: Path) -> None:
+def test_the_disk_full_in_the_middle_of_a_run(prepare_served: Callable[[Path], None], tmp_path: Path) -> None:
     """Room comes back after a while, and serving is started again."""
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -105,7 +107,7 @@ def test_the_disk_full_in_the_middle_of_a_run(engine: Engine, tmp_path: Path) ->
     if subprocess.run(mount, capture_output=True).returncode != 0:
         pytest.skip("a disk of its own needs the right to mount one")
     try:
-        engine.prepare_served(disk / "root")
+        prepare_served(disk / "root")
         with started(disk) as served:
             dead = served.start_run(**CONFIG)
             wait_for("the run", lambda: served.run(dead)["state_type"] == "RUNNING", every=0.1)

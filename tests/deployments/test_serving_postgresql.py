@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ import pytest
 
 from storage.layout import Layout
 from tests.security.test_services import answer
-from tests.support.engines import Engine
 from tests.support.postgresql import PostgreSQL
 from tests.support.private_rows import PrivateRows, write_rows
 from tests.support.serving import UNITBALL, Served, started, wait_for
@@ -38,9 +38,9 @@ def trained(served: Served, epsilon: float) -> None:
     assert run["state_type"] == "COMPLETED", run["state"]["message"]
 
 
-def test_a_year_with_postgresql(engine: Engine, tmp_path: Path) -> None:
+def test_a_year_with_postgresql(prepare_served: Callable[[Path], None], tmp_path: Path) -> None:
     root = tmp_path / "root"
-    engine.prepare_served(root)
+    prepare_served(root)
     with PostgreSQL.running() as postgresql:
         server = ("--database", postgresql.url("clinic"))
         rows = write_rows(tmp_path / "clinic.libsvm", 200, seed=4, dimension=5)

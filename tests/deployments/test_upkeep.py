@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -124,12 +125,12 @@ def _make_older(database: Path, days: int) -> None:
 
 @pytest.mark.nightly
 def test_prefects_vacuum_takes_what_is_older_than_its_time(
-    engine: Engine, unitball: CommandLine, tmp_path: Path
+    engine: Engine, prepare_served: Callable[[Path], None], unitball: CommandLine, tmp_path: Path
 ) -> None:
     """Under the settings of `unitball serve`, on the database of a run: events after 7 days, the rest after 30."""
     unitball.trained("--dataset", "wine", "--algorithm", "noisy-gd", "--epsilon", 1)
     served = tmp_path / "served"
-    engine.prepare_served(served)
+    prepare_served(served)
     database = prefect_database(served)
     # As it is after a run, writes of the moment included.
     with (

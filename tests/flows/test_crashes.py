@@ -21,7 +21,6 @@ from tasks.runtime.progress import observed_by
 from tests.support.chains import charges, digests, followed, ingest_private, prepare
 from tests.support.command_line import run_command, start_command
 from tests.support.data import temporaries
-from tests.support.engines import Engine
 from tests.support.forks import die, killed, race
 
 STEPS = ("declared", "charged", "drawn", "recorded", "stored")
@@ -244,16 +243,16 @@ def finished(root: Path, twins: Twins) -> None:
 
 
 @pytest.mark.nightly
-def test_the_command_killed_and_finished_by_two_at_once(twins: Twins, engine: Engine) -> None:
-    engine.prepare_served(twins.disturbed)
+def test_the_command_killed_and_finished_by_two_at_once(twins: Twins, prepare_served: Callable[[Path], None]) -> None:
+    prepare_served(twins.disturbed)
     kill_when(twins.disturbed, MOMENTS["first-basis"])
     finished(twins.disturbed, twins)
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("moment", [name for name in MOMENTS if name != "first-basis"])
-def test_the_command_killed_at_other_moments(moment: str, twins: Twins, engine: Engine) -> None:
-    engine.prepare_served(twins.disturbed)
+def test_the_command_killed_at_other_moments(moment: str, twins: Twins, prepare_served: Callable[[Path], None]) -> None:
+    prepare_served(twins.disturbed)
     kill_when(twins.disturbed, MOMENTS[moment])
     finished(twins.disturbed, twins)
     again = run_command(twins.disturbed, *WORDS, "--json")

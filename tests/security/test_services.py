@@ -24,8 +24,7 @@ from deployments.specifications import read_deployments
 from storage.errors import InputError
 from storage.layout import Layout
 from tasks.host.engine import prefect_database
-from tasks.runtime.services import credentials
-from tests.support.engines import Engine
+from tasks.runtime.services import Credentials
 from tests.support.serving import Served, processes_of, receiving, wait_for
 
 # What answers without the secret, and nothing else: probes, and the page before anybody has logged in.
@@ -130,23 +129,26 @@ def test_a_web_page_cannot_use_the_operators_browser(served: Served) -> None:
         assert headers["Access-Control-Allow-Origin"] == own
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/events/in",
-        "/events/out",
-        "/logs/out",
-        "/task_runs/subscriptions/scheduled",
-        "/work_pools/unitball/workers/connect",
-    ],
+WEBSOCKETS = (
+    "/events/in",
+    "/events/out",
+    "/logs/out",
+    "/task_runs/subscriptions/scheduled",
+    "/work_pools/unitball/workers/connect",
 )
-@pytest.mark.parametrize("whose", ["served", "embedded"])
-def test_websockets_refuse_too(path: str, whose: str, served: Served, engine: Engine) -> None:
+
+
+@pytest.mark.parametrize("path", WEBSOCKETS)
+def test_websockets_refuse_too(path: str, served: Served) -> None:
+    websocket_refused(served.api, path, served.secret)
+
+
+def websocket_refused(api: str, path: str, secret: Credentials) -> None:
+    """Check that a websocket takes the secret alone."""
     from websockets.exceptions import ConnectionClosed, InvalidStatus
     from websockets.sync.client import connect
     from websockets.typing import Subprotocol
 
-    api, secret = (served.api, served.secret) if whose == "served" else (engine.url, credentials(engine.root))
     address = api.replace("http://", "ws://") + path
 
     def try_it(protocols: list[Subprotocol] | None, first: dict[str, Any]) -> Any:
@@ -167,14 +169,6 @@ def test_websockets_refuse_too(path: str, whose: str, served: Served, engine: En
             try_it(protocols, first)
     if path == "/events/out":
         assert try_it(speaks, {"type": "auth", "token": secret.basic}) == {"type": "auth_success"}
-
-
-def test_the_embedded_server_answers_nobody_without_the_secret(engine: Engine) -> None:
-    """Each `train` has a server of its own while it runs; it has no page, and no other path is open."""
-    routes = prefect_routes(engine.url)
-    refused(engine.url, routes[::3], PREFECT_OPEN)
-    status, _ = answer(engine.url, "POST", "/api/work_pools/", {"Content-Type": "application/json"}, b"{}")
-    assert status == 401
 
 
 def test_mlflow_answers_nobody_without_the_secret(served: Served) -> None:

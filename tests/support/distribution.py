@@ -41,6 +41,7 @@ ENGINE = frozenset(
         "tests/flows/test_secagg.py",
         "tests/flows/test_sweep.py",
         "tests/flows/test_walks.py",
+        "tests/security/test_embedded_server.py",
         "tests/tasks/host/test_engine.py",
         "tests/tasks/runtime/test_caching.py",
         "tests/tasks/runtime/test_end_states.py",
@@ -52,25 +53,26 @@ ENGINE = frozenset(
 ORDER = ("tests/deployments/", "tests/security/", "tests/flows/", "tests/tasks/", "tests/test_", "tests/unitball/")
 
 
-SERVING = pytest.StashKey[ExitStack]()
-"""What ends the served root."""
+ENDING = pytest.StashKey[dict[str, ExitStack]]()
+"""What ends the served root, and the engine."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Have a place for what is to end before the session does."""
-    config.stash[SERVING] = ExitStack()
+    config.stash[ENDING] = {"served": ExitStack(), "engine": ExitStack()}
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """End the served root after the last test of the files that ask for it: its processes never quite rest.
+    """End the served root, and the engine, after the last test of the files that ask for it: they never quite rest.
 
-    In a worker these files are one after another; without workers they may come back.
+    In a worker these files are one after another; without workers, and at night, they may come back.
     """
-    if not hasattr(item.config, "workerinput"):
+    if not hasattr(item.config, "workerinput") or item.config.option.markexpr == "nightly":
         return
-    if _file(item.nodeid) in SERVED and (nextitem is None or _file(nextitem.nodeid) not in SERVED):
-        item.config.stash[SERVING].close()
+    for name, files in (("served", SERVED), ("engine", ENGINE)):
+        if _file(item.nodeid) in files and (nextitem is None or _file(nextitem.nodeid) not in files):
+            item.config.stash[ENDING][name].close()
 
 
 def _file(nodeid: str) -> str:

@@ -35,6 +35,13 @@ print(os.environ["PREFECT_API_URL"], flush=True)
 sys.stdin.read()
 """
 
+_DATABASES = """
+import sys
+from pathlib import Path
+from tasks.host.engine import prepare_databases
+prepare_databases(Path(sys.argv[1]))
+"""
+
 
 @dataclass(frozen=True)
 class Engine:
@@ -109,9 +116,14 @@ class Engine:
         """Make a root ready for tracking by a copy of this one's empty database: migrations take ten seconds."""
         _prepare(self.pattern, root, prefect=False)
 
-    def prepare_served(self, root: Path) -> None:
-        """Make a root ready to be served, or for a command with a server of its own: with Prefect's database, too."""
-        _prepare(self.pattern, root, prefect=True)
+
+def prepare_served(pattern: Path, root: Path) -> None:
+    """Make a root ready to be served, or for a command with a server of its own, by a copy of both databases."""
+    if (first := _claimed(pattern, root)) is not None:
+        with first:
+            # In a process of its own, since Prefect's settings of the root go into the environment.
+            subprocess.run([sys.executable, "-c", _DATABASES, str(root)], check=True, env=clean_environment())
+            _prepare(root, pattern, prefect=True)
 
 
 @contextmanager

@@ -38,7 +38,6 @@ from tasks.host.engine import (
 )
 from tasks.runtime.services import Credentials
 from tasks.runtime.steps import unmarked
-from tests.support.engines import Engine
 from tests.support.stating import stating
 
 # Installed in every process of a run: nothing but loopback may be contacted or even looked up.
@@ -118,10 +117,10 @@ def intact(database: Path) -> bool:
 
 
 @pytest.fixture(scope="module")
-def made(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made(prepare_served: Callable[[Path], None], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A root whose databases are made; tests that change them take a copy."""
     root = tmp_path_factory.mktemp("made") / "root"
-    engine.prepare_served(root)
+    prepare_served(root)
     return root
 
 

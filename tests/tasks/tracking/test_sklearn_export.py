@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ NAMES = ("zero", "ten", "9", "eight", "a", "C", "b", "0", "x", "y")
 
 SMALL_SCATTERING = {"scales": 1, "angles": 2, "places": 1}
 SMALL_DICTIONARY = {"filters": 4, "side": 3, "images": 20, "mirror": True}
+SIDE_BY_SIDE = {"scattering": SMALL_SCATTERING, "dictionary": SMALL_DICTIONARY}
 WHITENED = {"feature_parameters": SMALL_SCATTERING, "components": 3, "images": 20, "seed": 4}
 
 
@@ -165,21 +167,25 @@ def test_other_feature_maps_chain() -> None:
 
 
 @pytest.mark.parametrize(
-    ("made", "dimension"),
+    ("make", "dimension"),
     [
-        (HogFeatures(np.array([1, 8, 8, 4, 9, 2])), 64),
-        (FourierFeatures(np.random.default_rng(5).normal(size=(8, 6))), 8),
-        (made_of("scattering", 64, **SMALL_SCATTERING), 64),
-        (made_of("public-whitening", 64, **WHITENED), 64),
-        (made_of("side-by-side", 64, maps={"scattering": SMALL_SCATTERING, "dictionary": SMALL_DICTIONARY}), 64),
-        (made_of("side-by-side", 64, **small_encoder((8, 8), mirror=True)), 64),
-        (made_of("signed-root", 8), 8),
-        (made_of("signed-log", 8), 8),
-        (made_of("patches", 64, filters=3, cells=2), 64),
+        (lambda: HogFeatures(np.array([1, 8, 8, 4, 9, 2])), 64),
+        (lambda: FourierFeatures(np.random.default_rng(5).normal(size=(8, 6))), 8),
+        (lambda: made_of("scattering", 64, **SMALL_SCATTERING), 64),
+        (lambda: made_of("public-whitening", 64, **WHITENED), 64),
+        (
+            lambda: made_of("side-by-side", 64, maps={"scattering": SMALL_SCATTERING, "dictionary": SMALL_DICTIONARY}),
+            64,
+        ),
+        (lambda: made_of("side-by-side", 64, **small_encoder((8, 8), mirror=True)), 64),
+        (lambda: made_of("signed-root", 8), 8),
+        (lambda: made_of("signed-log", 8), 8),
+        (lambda: made_of("patches", 64, filters=3, cells=2), 64),
     ],
     ids=["hog", "fourier", "scattering", "whitened", "side-by-side", "encoder", "root", "log", "patches"],
 )
-def test_maps_of_our_own_predict_the_same_and_need_no_pickle(made: Any, dimension: int) -> None:
+def test_maps_of_our_own_predict_the_same_and_need_no_pickle(make: Callable[[], Any], dimension: int) -> None:
+    made = make()
     rng = np.random.default_rng(11)
     raw = rows(rng, count=60, dimension=dimension)
     if made.kind in ("whitened-features", "side-by-side-features"):
