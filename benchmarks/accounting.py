@@ -178,7 +178,7 @@ def group_charges() -> Table:
         ]
         for most in (2, 5)
     ]
-    return {"columns": right("k", "charged to everybody", "charged"), "rows": rows}
+    return {"columns": right("k", "charged to all", "charged"), "rows": rows}
 
 
 # ── tuning ───────────────────────────────────────────────────────────────────────────────────────────────────────────

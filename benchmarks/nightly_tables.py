@@ -7,7 +7,7 @@ What a horizon learns of a table's columns was chosen by it (``dpalgos.systems.t
 is a set, an epsilon of the horizon, a level of functions (``linear``: the product's encoding, rows of norm 1), how well
 the histograms tell ranks (q, ``rank_error``), and a seed, on a fifth of the training rows: the mechanism of one release
 on the budget over ``error_of(nights)``, which has the noise of the running sum of the last night. Delta is 10⁻⁶,
-replace-one, one curator. Real labels are clipped to the range that the histograms say. A cell that the output file
+replace-one, one curator. Numeric labels are clipped to the range that the histograms say. A cell that the output file
 holds is not computed again; ``--table`` prints what it holds, with what the rule takes.
 """
 
@@ -100,7 +100,7 @@ def taken(table: Table, epsilon: float, error: float, q: float | None) -> str:
 
 
 def seen(table: Table, seed: int) -> Iterator[tuple[str, float | None, list[Floats], tuple[float, float]]]:
-    """Yield each level, q, the training and held-out rows seen so, and the range of a real label."""
+    """Yield each level, q, the training and held-out rows seen so, and the range of a numeric label."""
     parts = (table.train, table.test)
     yield "linear", None, [np.asarray(UnitNorm()(encoded(table, part))) for part in parts], table.label_range
     columns, cells = of_table(table)

@@ -138,7 +138,7 @@ def tables_by_set(found: Table) -> dict[str, Any]:
 
 
 def tables_means(found: Table) -> dict[str, Any]:
-    """Return the means over the sets of two classes, and of real labels, at each ε."""
+    """Return the means over the sets of two classes, and of numeric labels, at each ε."""
 
     def mean(metric: str, sets: Iterable[str], system: str, epsilon: float) -> float | None:
         each = [_means(found["cells"], metric, set=one, system=system, epsilon=epsilon) for one in sets]

@@ -2,7 +2,7 @@
 
 ``python benchmarks/table_peers.py SYSTEM TABLE.npz`` reads a line of JSON a cell (``epsilon``, ``delta``, ``seed``,
 ``scores``: where to write) and answers each with a line of JSON (``seconds``). What is written are scores of the test
-rows: (m,) for two classes, above 0 for the second; (m, K) for more; (m,) predictions of real labels. What each system
+rows: (m,) for two classes, above 0 for the second; (m, K) for more; (m,) predicted numbers. What each system
 needs stands in ``benchmarks/peers-tables.txt``, what diffprivlib needs in ``benchmarks/peers.txt``.
 
 Settings, and whom each guarantee is about:

@@ -35,7 +35,7 @@ class Part:
     codes : array (n, c) of int64
         Places of the categories in their columns' lists.
     labels : array (n,)
-        Classes 0 … K − 1 (int64), or real labels (float64).
+        Classes 0 … K − 1 (int64), or numeric labels (float64).
     """
 
     numbers: Floats
@@ -62,9 +62,9 @@ class Table:
     sizes : tuple of int
         How many categories each categorical column has.
     classes : int
-        K; 1 for real labels.
+        K; 1 for numeric labels.
     label_range : (float, float)
-        Declared range of real labels.
+        Declared range of numeric labels.
     train, test : Part
     """
 
@@ -244,7 +244,7 @@ SETS = {
     "nursery": partial(_of_table, "nursery", None),
     "krkopt": partial(_of_table, "krkopt", None),
 }
-"""What reads each named set: two classes first, then real labels, then many classes."""
+"""What reads each named set: two classes first, then numeric labels, then many classes."""
 
 
 def load(name: str) -> Table:

@@ -7,11 +7,11 @@ Each cell (set, epsilon, system, seed) is computed once and kept in the output f
 on where it was; ``--table`` prints what the file holds and computes nothing. Delta is 10⁻⁶ throughout, one curator,
 replace-one, for ours; whom the guarantees of the others are about stands in ``table_peers.py``. ``--held-out`` measures
 on a fifth of the training rows instead of the test rows: what rules are chosen on. ``--peers`` adds DP-EBM (two classes
-and real labels), diffprivlib, a small network by DP-SGD (on adult, house_16H, satimage) and boosting without privacy,
+and numbers), diffprivlib, a small network by DP-SGD (on adult, house_16H, satimage) and boosting without privacy,
 run by ``--peer-python`` (``benchmarks/peers-tables.txt``) and ``--diffprivlib-python`` (``benchmarks/peers.txt``).
 
 * ``default``: ``PrivateClassifier`` and ``PrivateRegressor`` as they are.
-* ``linear``: linear columns by the product's encoder; classes by the recommended rules, real labels by
+* ``linear``: linear columns by the product's encoder; classes by the recommended rules, numeric labels by
   ``sufficient-statistics``.
 * ``trial``: columns learnt once, as the recommended system's rules choose, its parts run one after the other in memory.
 

@@ -63,7 +63,7 @@ def _deployment(path: Path, spec: dict[str, Any]) -> dict[str, Any]:
         load_flow_from_entrypoint(spec["entrypoint"], use_placeholder_flow=False)
     except Exception as error:
         raise InputError(
-            f"{path}: deployment {spec['name']!r}: {spec['entrypoint']} is no flow ({type(error).__name__}: "
+            f"{path}: deployment {spec['name']!r}: {spec['entrypoint']} is not a flow ({type(error).__name__}: "
             f"{first_line(error)}); write module.function, as in flows.asked.train"
         ) from error
     try:

@@ -138,7 +138,7 @@ def one_row_apart(
     setting : Setting
     left, right : array (d,)
     labels : (float, float)
-        Of the two rows: class indices, or real labels where the setting has one class.
+        Of the two rows: class indices, or numeric labels where the setting has one class.
 
     Raises
     ------

@@ -159,9 +159,9 @@ class LearntColumns(Bounded, ColumnMap):
     dimension : int
         Features of a row before the map.
     classes : int
-        1 for real labels.
+        1 for numeric labels.
     label_range : (float, float), optional
-        Declared range of real labels.
+        Declared range of numeric labels.
     releases : sequence of mapping
         How each of the combined releases counted (:func:`how_counted`): with ``parameters``, ``budget`` and
         ``setting``; empty where nothing is counted.
@@ -195,7 +195,7 @@ class LearntColumns(Bounded, ColumnMap):
 
     @property
     def counted(self) -> bool:
-        """Whether the map rests on counts: all levels of numbers and of real labels do."""
+        """Whether the map rests on counts: all levels of numbers and of numeric labels do."""
         return self.level != "categories"
 
     def combine(self, artefacts: Sequence[Statistic], weights: Floats) -> ColumnFunctions:

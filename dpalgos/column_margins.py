@@ -219,7 +219,7 @@ def _totals(counts: ColumnCounts) -> tuple[Floats, float]:
 
 
 def missing_shares(counts: ColumnCounts) -> Margins:
-    """Return the share of rows in which a number is missing, a real label last, (lines,); 0 where none can be."""
+    """Return the share of rows in which a number is missing, a numeric label last, (lines,); 0 where none can be."""
     present, of_present = _totals(counts)
     can = np.zeros(len(present), dtype=np.bool_)
     can[list(counts.layout.lacking)] = True

@@ -45,7 +45,7 @@ class ColumnCounts:
     rows : int
         n, public: all rows, null records among them.
     sums : array (lines, T)
-        Of each number, a real label last: rows in a bin and in all before it.
+        Of each number, a numeric label last: rows in a bin and in all before it.
     covariance : array (T, T)
         Of the noise of one line.
     missing : array (lines,)

@@ -21,9 +21,9 @@ BALANCED = "balanced"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinearTask(Bounded):
-    """The learning task behind a linear trainer: classes (two or more), or real labels where ``classes`` is 1.
+    """The learning task behind a linear trainer: classes (two or more), or numeric labels where ``classes`` is 1.
 
-    Total: rows that are no numbers, or whose label is none of the task, are null records; real labels are clipped to
+    Total: rows that are no numbers, or whose label is none of the task, are null records; numeric labels are clipped to
     their range. A null record is a zero row, the constant feature included, with target 0: the gradient of its loss is
     slope ⊗ 0 and its outer product with anything is 0, so it contributes nothing to any sum, and nothing but a constant
     to a risk, whose mean is over n rows all the same.
@@ -31,12 +31,12 @@ class LinearTask(Bounded):
     Parameters
     ----------
     loss : ScoreLoss
-        Real labels need the squared loss.
+        Numeric labels need the squared loss.
     intercept_scaling : float
         B. The constant B is appended to every row, which is then divided by √(1 + B²), so that it stays in the unit
         ball: the intercept is a weight like the others, regularised and covered by the guarantee. 0 for none.
     label_range : (float, float)
-        The declared range of real labels, mapped to [−1, 1]; unused with classes.
+        The declared range of numeric labels, mapped to [−1, 1]; unused with classes.
     class_weight : sequence of float
         w, what a row's loss is multiplied by, by its class, each in (0, 1]; empty for 1. The row's gradient is
         multiplied by it after a clip and its curvature alike, so that bounds on both hold for it; sums are divided by
@@ -243,12 +243,12 @@ class LinearClassifierTrainer(Algorithm):
 
 @dataclass(frozen=True, kw_only=True)
 class LinearTrainer(LinearClassifierTrainer):
-    """A trainer of linear models, for classes or, with the squared loss, for real labels.
+    """A trainer of linear models, for classes or, with the squared loss, for numeric labels.
 
     Parameters
     ----------
     label_range : (float, float)
-        Declared range of real labels.
+        Declared range of numeric labels.
     """
 
     label_range: Sequence[float] = (-1.0, 1.0)
@@ -259,7 +259,7 @@ class LinearTrainer(LinearClassifierTrainer):
         return replace(super().task, label_range=self.label_range)
 
     def informed(self, artefacts: Sequence[Artefact]) -> Self:
-        """Return it with the range of real labels that a map before it says.
+        """Return it with the range of numeric labels that a map before it says.
 
         Labels are scaled to [−1, 1] by any range, and rows and gradients bounded there: no guarantee depends on it. The
         model scores in the label's own units.

@@ -52,7 +52,7 @@ class AffineMap(Protocol):
 
 @runtime_checkable
 class LabelRanged(Protocol):
-    """An artefact that says the range which a real label is clipped to."""
+    """An artefact that says the range which a numeric label is clipped to."""
 
     @property
     def label_range(self) -> Floats:
@@ -60,7 +60,7 @@ class LabelRanged(Protocol):
 
 
 def label_range_of(artefacts: Sequence[Artefact], declared: Sequence[float]) -> Sequence[float]:
-    """Return the range that real labels are clipped to: the last that an artefact says, else the declared one.
+    """Return the range that numeric labels are clipped to: the last that an artefact says, else the declared one.
 
     An artefact says none where its ends are not two finite numbers, the smaller first.
     """
@@ -73,7 +73,7 @@ def label_range_of(artefacts: Sequence[Artefact], declared: Sequence[float]) -> 
 
 
 class Spread(NamedTuple):
-    """Around what, and how far, a real label lies by released counts of it, in the unit of the label."""
+    """Around what, and how far, a numeric label lies by released counts of it, in the unit of the label."""
 
     centre: float
     """c, from which the label's squared distance up to ``width`` is least."""
@@ -85,7 +85,7 @@ class Spread(NamedTuple):
 
 @runtime_checkable
 class LabelSpread(Protocol):
-    """An artefact that says around what, and how far, a real label lies by released counts of it."""
+    """An artefact that says around what, and how far, a numeric label lies by released counts of it."""
 
     @property
     def label_spread(self) -> Floats:
@@ -93,7 +93,7 @@ class LabelSpread(Protocol):
 
 
 def label_spread_of(artefacts: Sequence[Artefact]) -> Spread | None:
-    """Return how far real labels lie, as the last artefact says; None where none does.
+    """Return how far numeric labels lie, as the last artefact says; None where none does.
 
     An artefact says none where these are not finite numbers, the width positive.
     """

@@ -62,7 +62,7 @@ _PRODUCT_ROWS, _PRODUCT_ENTRIES = 512, 2**22
 # NumPy's own, in numbers.
 _BUFFER = 8192
 NULL_LABEL = -1
-"""Class index of a null record; among real labels, NaN."""
+"""Class index of a null record; among numeric labels, NaN."""
 RowMap: TypeAlias = Callable[[Floats], Features]
 """A map of rows (m, d), each by itself."""
 
@@ -195,7 +195,7 @@ def null_records(features: Features, labels: Array, classes: int) -> NDArray[np.
         Before or after any map, or decision values.
     labels : array (m,)
     classes : int
-        Classes of the task; 1 for real labels.
+        Classes of the task; 1 for numeric labels.
     """
     null = null_labels(labels, classes)
     numbers = np.asarray(features)
@@ -209,7 +209,7 @@ def null_records(features: Features, labels: Array, classes: int) -> NDArray[np.
 def sanitise(features: Features, labels: Array, classes: int) -> tuple[Floats, Ints]:
     """Make a block safe for any algorithm: rows into the unit ball, null records to zero and :data:`NULL_LABEL`.
 
-    Where ``classes`` is 1 (real labels), the others' labels come back as 0. Total: no input raises because of what it
+    Where ``classes`` is 1 (numeric labels), others' labels come back as 0. Total: no input raises because of what it
     contains.
     """
     features = np.asarray(features, dtype=np.float64)

@@ -96,8 +96,8 @@ _SENTENCES: dict[str, str] = {
         "a share 1 - exp(-epsilon/3) of the outputs impossible: 28 per cent at epsilon = 1."
     ),
     "sampler-stopped": (
-        "The proof is of the exact distribution. A Gibbs sampler that is stopped does not have it. No bound on how far "
-        "it is from it is known."
+        "The proof holds for the exact distribution. A stopped Gibbs sampler does not have it, "
+        "and no bound on the difference is known."
     ),
     "classifiers-not-composed": "Ten one-vs-rest classifiers are ten releases, and the paper counts one.",
     "classifiers-and-covariance": (

@@ -127,7 +127,7 @@ def reference_rows(
     missing : array (dimension,)
         Features of a row whose cells are all missing: what is in no column stays as it is there.
     counts : ColumnCounts
-        Released, of these columns in their order; a real label among them is not looked at.
+        Released, of these columns in their order; a numeric label among them is not looked at.
     rows : int
     seed : int
         Public, at least 0.
@@ -141,7 +141,9 @@ def reference_rows(
     numbers = tuple(column for column in columns if column.is_number)
     categories = tuple(column for column in columns if not column.is_number)
     if counts.layout.numbers != numbers or counts.layout.categories != categories:
-        raise ParameterError("the counts are of other columns than the model's; give those of the model's table")
+        raise ParameterError(
+            "the counts belong to other columns than the model's; give the counts of the model's table"
+        )
     drawn = _Drawn(counts, *({column: at for at, column in enumerate(some)} for some in (numbers, categories)))
     # A row's numbers do not depend on how many rows there are.
     uniform = iter(np.random.default_rng([seed, 0]).random((rows, len(players) + len(columns))).T)

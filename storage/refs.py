@@ -135,9 +135,9 @@ class DatasetRef(BaseModel, frozen=True, extra="forbid"):
     dimension : int
         Features a row.
     classes : tuple of str
-        Class names in index order; empty for real labels.
+        Class names in index order; empty for numeric labels.
     label_range : (float, float) or None
-        Declared range of real labels.
+        Declared range of numeric labels.
     normalisation : str
         Which row-local map was applied; ``"none"`` right after ingestion.
     image_shape : tuple of int or None

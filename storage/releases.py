@@ -287,7 +287,7 @@ class ObjectReleases(ReleaseStore):
         if digest != stored:
             raise DamagedError(
                 f"{place} is another release (digest {digest[:12]}) than the ledger stored ({stored[:12]}): "
-                "somebody has replaced it; restore it, or remove it (unitball doctor --clean) and run again"
+                "it was replaced; restore it, or remove it (unitball doctor --clean) and run again"
             )
         return parts[name]
 

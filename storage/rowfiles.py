@@ -25,7 +25,7 @@ Features = Any
 """A dense float array (m, d) or a SciPy CSR matrix of that shape."""
 
 NULL_CLASS = -1
-"""Stored class index of a null record, whose features are zero; among real labels, NaN."""
+"""Stored class index of a null record, whose features are zero; among numeric labels, NaN."""
 
 # A block of about 32 MB in float64: large enough for fast matrix products, small enough to hold several.
 _BLOCK_ENTRIES = 1 << 22

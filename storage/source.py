@@ -45,7 +45,7 @@ class ReadOptions:
     classes : tuple of str, optional
         Class names in index order.
     label_range : (float, float), optional
-        For real labels instead of classes.
+        For numeric labels instead of classes.
     discover : bool
         Whether what is not declared may be learnt from the rows: for public sets only.
     test : Path, optional
@@ -201,7 +201,7 @@ class Source:
         File or name, for messages.
     dimension : int
     classes : tuple of str
-        Class names in index order; empty for real labels.
+        Class names in index order; empty for numeric labels.
     label_range : (float, float) or None
     parts : mapping
         ``"train"`` and perhaps ``"test"`` to iterables of :class:`Block`, readable again from the start.

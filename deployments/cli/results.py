@@ -541,7 +541,7 @@ def predict(
 
     require_readable(source, "--input")
     if why is None and (permutations is not None or plot is not None):
-        raise InputError(f"--{'plot' if permutations is None else 'permutations'} is of explanations: add --why 5")
+        raise InputError(f"--{'plot' if permutations is None else 'permutations'} applies to explanations: add --why 5")
     if plot is not None and plot.exists():
         raise InputError(f"{plot} exists; name another file, or remove it first")
     largest = None

@@ -64,7 +64,7 @@ def add(
     from deployments.mlflow_server import add_reader
 
     if not reader:
-        raise InputError(f"say what {name} may do: --reader is the only role besides the root's owner")
+        raise InputError(f"{name} has no role: add --reader, the only role of persons")
     path = add_reader(current_layout().root, name)
     return Answer(
         {"reader": name, "secret_file": str(path)},

@@ -899,7 +899,7 @@ def _reason(admitted: bool, cap: FilterCap, before: Spent, after: Spent, costs: 
     spent_before, spent_after = (_said(one, cap) for one in (before, after))
     so_far = f"spent {spent_before} at delta {cap.delta:g}"
     if not costs and admitted and after.epsilon > cap.epsilon:
-        return f"this plan costs nothing; {so_far}"
+        return f"this plan spends nothing; {so_far}"
     if admitted:
         return f"within {limit}: {so_far} before, {spent_after} spent after (composition: {after.filter})"
     if not costs:

@@ -80,14 +80,14 @@ class Layout:
     Parameters
     ----------
     numbers : tuple of Column
-        Each a line of bins; a real label is one more line, the last.
+        Each a line of bins; a numeric label is one more line, the last.
     categories : tuple of Column
     bins : int
         T, of each line.
     classes : int
         0 where the label is a number, or is not counted.
     label_range : (float, float) or None
-        Of a real label.
+        Of a numeric label.
     centred : bool
         Whether there are sums of centred cells, one a line.
     """
@@ -101,7 +101,7 @@ class Layout:
 
     @property
     def lines(self) -> int:
-        """Numbers, a real label among them."""
+        """Numbers, a numeric label among them."""
         return len(self.numbers) + (self.label_range is not None)
 
     @property
@@ -229,7 +229,7 @@ class ColumnHistograms(NoisySums):
     Guarantee
     ---------
     mu-GDP, exact. With the weights w of counts and v = r w of centred cells, in d columns of which d' are numbers, a
-    real label among them, and c the first column of the factor C (the unit matrix where counts are plain): a record
+    numeric label among them, and c the first column of the factor C (the unit matrix where counts are plain): a record
     moves the vector in l2, squared, by at most
 
     *replace-one*: d' (D w^2 + v^2) + 2 (d - d') w^2, D = max |c_i - c_j|^2 <= 2 |c|^2; of a number whose cells can be
@@ -252,7 +252,7 @@ class ColumnHistograms(NoisySums):
     mean_weight : float
         r = v/w, a multiple of 1/64 up to 64; 0 for no sums of cells.
     label_range : (float, float), optional
-        Of real labels: the label is then a number that is counted, clipped to it. Of no use where there are classes.
+        Of numeric labels: the label is then a number that is counted, clipped to it. Of no use where there are classes.
 
     References
     ----------

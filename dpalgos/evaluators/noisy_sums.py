@@ -45,7 +45,7 @@ class NoisySums(PrivateAlgorithm, OneSum):
     numerics: ClassVar[Numerics] = Numerics.EXACT
     unit: ClassVar[int] = 1
     fewest_classes: ClassVar[int] = 2
-    """1 where rows may have real labels."""
+    """1 where rows may have numeric labels."""
 
     @abstractmethod
     def sensitivity(self, setting: Setting) -> float:

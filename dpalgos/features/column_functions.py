@@ -24,7 +24,7 @@ features has a share of the squared norm, split evenly among those that are not 
 and released counts: post-processing. A row with a number that is none stays a null record: all its features are NaN,
 which whoever reads rows makes zero.
 
-*Real labels*: beside the map stands the range that they are clipped to (:func:`clipping_range`).
+*Numeric labels*: beside the map stands the range that they are clipped to (:func:`clipping_range`).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ CONSTANT = 0.1
 # Between these quantiles lie 3.29 deviations of a normal distribution; less than a half per cent of the range is none.
 _MIDDLE, _OUTER, _DEVIATIONS, _NARROWEST = 0.5, (0.05, 0.95), 3.29, 0.005
 _RANKS = 1e-6
-# Tails that may be clipped off a real label, and the share of its variance that may be lost.
+# Tails that may be clipped off a numeric label, and the share of its variance that may be lost.
 _TAILS, LABEL_LOSS, _FEWEST_BINS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05), 0.03, 8
 # A declared range is loose where the middle nine tenths of the labels lie within so much of it; its tails hold nothing
 # below so many deviations: the more, the fewer labels they are.
@@ -118,9 +118,9 @@ class ColumnFunctions(RowFeatures):
     weights : array (D,)
         By what each feature is multiplied.
     label_range : array (2,) or (0,)
-        Range that a real label is clipped to; empty where labels are classes.
+        Range that a numeric label is clipped to; empty where labels are classes.
     label_spread : array (3,) or (0,)
-        Of a real label that is counted, the numbers of a :class:`~dpalgos.models.Spread` (:func:`label_spread`).
+        Of a numeric label that is counted, the numbers of a :class:`~dpalgos.models.Spread` (:func:`label_spread`).
     """
 
     columns: Ints
@@ -359,7 +359,7 @@ def functions_of(shares: Floats) -> Floats:
 
 
 def clipping_range(counts: ColumnCounts) -> tuple[float, float]:
-    """Return the range that a real label is clipped to, and scaled by: of the declared one, what holds most labels.
+    """Return the range that a numeric label is clipped to, and scaled by: of the declared one, what holds most labels.
 
     The narrowest pair of quantiles, at ranks t and 1 − t, between which the label's variance by the released masses
     loses at most 3 % when labels are clipped there: t from a public list, no less than one deviation of a count as a
@@ -375,12 +375,12 @@ def clipping_range(counts: ColumnCounts) -> tuple[float, float]:
     Parameters
     ----------
     counts : ColumnCounts
-        Of a real label, the last line.
+        Of a numeric label, the last line.
 
     Raises
     ------
     ParameterError
-        If the counts have no real label.
+        If the counts have no numeric label.
     """
     if counts.layout.label_range is None:
         raise ParameterError("these counts have no numeric label; labels of classes have no range")
@@ -401,7 +401,7 @@ def clipping_range(counts: ColumnCounts) -> tuple[float, float]:
 
 
 def _label_shares(counts: ColumnCounts, loose: float = LOOSE) -> tuple[Floats, Floats, tuple[int, int]]:
-    """Return the edges of a real label's bins, the share of labels below each, and the first and last bin that is held.
+    """Return the edges of a numeric label's bins, shares of labels below each, and the first and last bin that is held.
 
     Where the declared range is far too wide, without what noise alone puts into its tails.
     """
@@ -421,7 +421,7 @@ _FEWEST_BINS_OF_SPREAD = 8
 
 
 def label_spread(counts: ColumnCounts) -> Floats:
-    """Return how far a real label lies from its centre by released counts, (3,): a :class:`~dpalgos.models.Spread`.
+    """Return how far a numeric label lies from its centre by released counts, (3,): a :class:`~dpalgos.models.Spread`.
 
     B is the 95 % quantile less the 5 % quantile, interpolated within bins, of counts whose tails hold nothing that
     noise of their sums could be. (On wind and cpu_act at ε = 1 that is 0.5 to 0.9 of the exact one. With what noise
@@ -432,7 +432,7 @@ def label_spread(counts: ColumnCounts) -> Floats:
     Parameters
     ----------
     counts : ColumnCounts
-        Of a real label, the last line.
+        Of a numeric label, the last line.
     """
     # Whatever the range: tails that noise alone makes would put B at its ends.
     edges, below, _ = _label_shares(counts, 2.0)
@@ -477,7 +477,7 @@ def column_functions(
     counts : ColumnCounts, optional
         Released, of these columns. None where nothing is counted: then there are no numbers.
     label_range : (float, float), or ()
-        Declared, of a real label.
+        Declared, of a numeric label.
 
     Raises
     ------

@@ -139,7 +139,7 @@ class PublicRowsWhitening(Bounded):
         blocks : iterable of (features (m, dimension), labels (m,))
             The public rows, read again for a head; null records among them are left out.
         dimension, rows, classes : int
-            Features, number of rows and of classes (1 for real labels).
+            Features, number of rows and of classes (1 for numeric labels).
         """
         groups = classes if self.within and classes > 1 else 1
         sums, counts, gram = np.zeros((groups, dimension)), np.zeros(groups), np.zeros((dimension, dimension))

@@ -95,7 +95,7 @@ class PublishedMultiPartyOutputPerturbation(Unproved, MinimiserMean):
     regularisation : float
         λ.
     loss : str
-        ``logistic``; ``squared`` for real labels.
+        ``logistic``; ``squared`` for numeric labels.
     width, intercept_scaling, label_range
         See :class:`~dpalgos.linear.LinearTrainer`.
 

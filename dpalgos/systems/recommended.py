@@ -330,18 +330,18 @@ _OURS = {
         arrangements=summed(_DESCENT.with_parameters(mean_weight=1.0), AlgorithmSpec("projections", "analyze-gauss")),
     ),
     "sufficient-statistics": System(
-        summary="Ridge regression of classes or real labels from one noisy sum of second moments.",
+        summary="Ridge regression of classes or numeric labels from one noisy sum of second moments.",
         source="ours; trainers.discriminant",
         arrangements=summed(AlgorithmSpec("trainers", "sufficient-statistics")),
     ),
     "ridge": System(
-        summary="Ridge regression of classes or real labels on all rows together, without noise.",
+        summary="Ridge regression of classes or numeric labels on all rows together, without noise.",
         source="regularised least squares",
         sound_counterpart="sufficient-statistics",
         arrangements=joint(AlgorithmSpec("trainers", "erm", {"loss": "squared", "regularisation": 1e-3})),
     ),
     "ridge-noisy-gd": System(
-        summary="Ridge regression of classes or real labels by full-batch gradient descent on noisy sums.",
+        summary="Ridge regression of classes or numeric labels by full-batch gradient descent on noisy sums.",
         source="ours; trainers.gradient_descent",
         arrangements=summed(_DESCENT.with_parameters(loss="squared", mean_weight=1.0)),
     ),

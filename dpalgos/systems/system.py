@@ -122,7 +122,7 @@ class PublicFacts(Setting):
     columns : tuple of Column
         Of a table, which features are which declared column's; empty otherwise.
     label_range : (float, float) or None
-        Declared range of real labels.
+        Declared range of numeric labels.
     counted : float
         The μ of histograms of these columns that were released before; 0 where there are none.
     nightly : float or None

@@ -175,7 +175,7 @@ class _Way:
 _COUNTS_SHARE, _BINS = 0.1, 1024
 # Two classes: ν is at least so many times p^(2/3); with pairs of categories, or many classes and many columns.
 _SURE, _SURE_OF_PAIRS = 20.0, 30.0
-# Real labels: scores alone below the first, cubic from the second on.
+# Numeric labels: scores alone below the first, cubic from the second on.
 _SURE_OF_UNIVARIATE, _SURE_OF_CUBIC = 10.0, 30.0
 # Many classes: ν/K at least.
 _SURE_OF_A_CLASS = 30.0
@@ -186,7 +186,7 @@ _WAY_OF_MANY = _Way(length=0.38, largest=32.0, momentum=0.9, constant=0.05)
 _WAY_OF_REAL_LABELS = _Way(length=0.08, largest=4.0, momentum=0.8, constant=0.25)
 # Nights of classes: ν/K at least, and a rank's noise at most.
 _SURE_OF_A_CLASS_BY_NIGHT, _RANKS_BY_NIGHT = 20.0, 0.1
-# Nights of real labels: ν for each function, and a rank's noise, as tails of the label have to be told.
+# Nights of numeric labels: ν for each function, and a rank's noise, as tails of the label have to be told.
 _SURE_OF_A_NUMBER_BY_NIGHT, _RANKS_OF_A_NUMBER_BY_NIGHT = 70.0, 0.03
 _LINEAR, _CATEGORIES = "linear", "categories"
 _IN_WORDS: Mapping[str, str] = {
@@ -267,7 +267,7 @@ def learning(facts: PublicFacts, strength: float) -> Learning:
     ``cubic``, ``products`` and ``univariate`` with ν / p^(2/3) ≥ 20, else linear columns. (The exponent separates
     levels that gain from levels that lose, on eight sets at five budgets; ½ and 1 do not.) *Many classes*: products
     where ν/K ≥ 30; of more than 40 numbers univariate functions, where ν / p^(2/3) ≥ 30 as well. *Categories alone*:
-    pairs of values where ν / p^(2/3) ≥ 30; there is nothing to count. *Real labels*: always, scores alone where ν /
+    pairs of values where ν / p^(2/3) ≥ 30; there is nothing to count. *Numeric labels*: always, scores alone where ν /
     p^(2/3) < 10 for univariate functions and the cubic level where it is ≥ 30: what released distributions of the label
     and of the columns put into range outweighs what they cost. *Products* of all pairs of up to 40 numbers, beyond that
     none (sums of columns with random signs gained nothing on Musk, ring and churn).
@@ -279,21 +279,21 @@ def learning(facts: PublicFacts, strength: float) -> Learning:
     *Descent.* Two classes: centring and steps as for linear columns (:func:`descent_of_classes`), at p and what is left
     of μ; without the paid mean Adult and ring lose half a point. Many classes: 80 steps whose sizes add up to 0.38 of
     what is left of ν, and no mean is paid for, since functions are centred by the counts (page_blocks at ε = 0.5: an
-    accuracy of 0.93 for 0.86). Real labels: 80 steps that add up to 0.08 of it, at most 4 each (longer ways fall below
+    accuracy of 0.93 for 0.86). Numeric labels: 80 steps that sum to 0.08 of it, at most 4 each (longer ways fall below
     the mean on wind, shorter ones waste cpu_act).
 
     *Where it was chosen*: on a fifth of the training rows of eighteen named sets, held out, δ = 10⁻⁶, replace-one, one
     curator (``benchmarks/tables.py --held-out``; ``benchmarks/results/tables-held-out.json`` has each cell, one seed).
-    Two classes: Adult, banana, churn, ijcnn1, mushroom, Musk, phoneme, ring; real labels: cpu_act, house_16H, wind;
+    Two classes: Adult, banana, churn, ijcnn1, mushroom, Musk, phoneme, ring; numeric labels: cpu_act, house_16H, wind;
     many classes: krkopt, letter, nursery, page_blocks, pendigits, satimage, USPS. Means over sets, linear columns
-    (real labels: ``sufficient-statistics``) → this rule:
+    (numeric labels: ``sufficient-statistics``) → this rule:
 
     =============================  =============  =============  =============  =============
     ε                              0.1            0.5            1              3
     =============================  =============  =============  =============  =============
     two classes, accuracy          0.808 → 0.833  0.864 → 0.882  0.872 → 0.892  0.878 → 0.907
     two classes, AUC               0.753 → 0.794  0.858 → 0.895  0.856 → 0.918  0.871 → 0.934
-    real labels, R²                0.068 → 0.413  0.238 → 0.632  0.315 → 0.688  0.405 → 0.729
+    numeric labels, R²                0.068 → 0.413  0.238 → 0.632  0.315 → 0.688  0.405 → 0.729
     many classes, accuracy         0.595 → 0.599  0.734 → 0.768  0.767 → 0.805  0.801 → 0.845
     many classes, AUC              0.773 → 0.772  0.877 → 0.927  0.927 → 0.957  0.947 → 0.975
     =============================  =============  =============  =============  =============
@@ -444,14 +444,14 @@ def learning_of_nights(facts: PublicFacts, strength: float) -> Learning:
     (:func:`~dpalgos.evaluators.column_histograms.rank_error`).
 
     *Classes*: linear columns where q > 0.1 or ν/K < 20; products of up to 40 numbers where ν ≥ p of them; univariate
-    functions otherwise. *Real labels*: linear columns where q > 0.03 (above, the label's tails are not told from noise,
+    functions otherwise. *Numeric labels*: linear columns where q > 0.03 (above, the label's tails are hidden by noise,
     its range stays as declared, and house_16H falls below the mean); univariate functions where ν ≥ 70 p, scores where
     ν ≥ 70 p of theirs. *Without numbers*: linear columns.
 
     *Where it was chosen*: on a fifth of the training rows of twelve named sets, held out: second moments at the noise
     of the last of 365 nights (2.95 times one release's), δ = 10⁻⁶, replace-one, one curator, three seeds
     (``benchmarks/nightly_tables.py``; ``benchmarks/results/nightly-tables.json`` has each cell). Classes: Adult, churn,
-    ijcnn1, letter, page_blocks, pendigits, phoneme, ring, satimage; real labels: cpu_act, house_16H, wind. Means over
+    ijcnn1, letter, page_blocks, pendigits, phoneme, ring, satimage; numbers: cpu_act, house_16H, wind. Means over
     sets, linear columns → this rule, by histograms of two qualities:
 
     ======================  =============  =============  =============  =============  =============

@@ -297,7 +297,7 @@ class LeaderTrainer(GaussianAlgorithm, ClippedGradientTrainer):
     mean_weight: float = field(default=0.25, metadata=SHARE)
 
     def check(self, setting: Setting) -> None:
-        """Raise for real labels, whose scale a step that knows no curvature misses."""
+        """Raise for numeric labels, whose scale a step that knows no curvature misses."""
         super().check(setting)
         if setting.classes < 2:
             raise ParameterError(

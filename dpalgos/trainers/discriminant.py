@@ -46,7 +46,7 @@ class ClassSumTrainer(GaussianAlgorithm):
     measured: ClassVar[str] = "the rows of each class and their number times a, summed, in l2"
 
     def check(self, setting: Setting) -> None:
-        """Raise for real labels."""
+        """Raise for numeric labels."""
         super().check(setting)
         if setting.classes < 2:
             raise ParameterError(
@@ -362,7 +362,7 @@ class DiscriminantDescent(ClassSumTrainer):
 class SufficientStatistics(GaussianMoments):
     """Release Σ zzᵀ with noise once, z = (x, a t)/√(1 + a²), and solve ridge regression of the targets t from it.
 
-    The blocks of Σ zzᵀ are XᵀX, XᵀT and TᵀT. Targets are one-hot classes (±1 for two classes) or real labels in
+    The blocks of Σ zzᵀ are XᵀX, XᵀT and TᵀT. Targets are one-hot classes (±1 for two classes) or numeric labels in
     [−1, 1].
 
     Guarantee
@@ -384,7 +384,7 @@ class SufficientStatistics(GaussianMoments):
     intercept_scaling : float
         B of the constant feature inside the unit ball; 0 for no intercept.
     label_range : (float, float)
-        Declared range of real labels.
+        Declared range of numeric labels.
 
     References
     ----------
@@ -408,7 +408,7 @@ class SufficientStatistics(GaussianMoments):
     def neighbouring_pair(self, setting: Setting) -> NeighbouringPair:
         """Return rows x, x′ and targets t, t′ with z ⟂ z′, or as near to it as there are any.
 
-        (1 + a²) z·z′ = x·x′ + a² t·t′. Different classes have t·t′ = 0, but −1 where there are two, and real labels at
+        (1 + a²) z·z′ = x·x′ + a² t·t′. Different classes have t·t′ = 0, but −1 if there are two, and numeric labels at
         the ends of their range as well; and with u for the row before the constant B, x·x′ = (u·u′ + B²)/(1 + B²).
         """
         wanted = self.target_weight**2 if outputs(setting.classes) == 1 else 0.0
@@ -447,7 +447,7 @@ class SufficientStatistics(GaussianMoments):
         return self._task().model(weights.T, setting)
 
     def informed(self, artefacts: Sequence[Artefact]) -> Self:
-        """Return it with the range of real labels that a map before it says; targets are in [−1, 1] by any range."""
+        """Return it with the range of numeric labels that a map before it says; targets are in [−1, 1] by any range."""
         return replace(self, label_range=label_range_of(artefacts, self.label_range))
 
     def _task(self) -> LinearTask:

@@ -266,7 +266,7 @@ class NoisyGradientDescent(GradientSumTrainer[DescentState]):
     budget : GaussianMu or ZeroConcentrated
         For all steps together.
     loss : str
-        ``softmax``, or any other; ``squared`` for real labels.
+        ``softmax``, or any other; ``squared`` for numeric labels.
     iterations : int
         T.
     clip : float
@@ -453,7 +453,7 @@ class GradientPerturbation(MeanDescent):
     budget : ZeroConcentrated or GaussianMu
         For all steps together.
     loss : str
-        ``logistic``; ``squared`` for real labels.
+        ``logistic``; ``squared`` for numeric labels.
     iterations : int
         T.
     step_size : float
@@ -493,7 +493,7 @@ class PublishedGradientPerturbation(ApproximateAlgorithm, MeanDescent):
     budget : ApproximateDP
         The paper's total (ε, δ).
     loss : str
-        ``logistic``; ``squared`` for real labels.
+        ``logistic``; ``squared`` for numeric labels.
     iterations : int
         T; the paper's figures have 1000. By its Theorem 9, T = 2 ln(n)/(ην) for a curvature ν known in advance.
     step_size : float
@@ -659,7 +659,7 @@ class SampledDescent(ApproximateAlgorithm, ClippedGradientTrainer):
     ----------
     budget : ApproximateDP
     loss : str
-        ``softmax``, or any other; ``squared`` for real labels.
+        ``softmax``, or any other; ``squared`` for numeric labels.
     sampling_rate : float
         q, in [2⁻²⁰, 1]; rounded up to a multiple of 2⁻³².
     iterations : int

@@ -74,7 +74,7 @@ class EmpiricalRisk(Unproved, LinearTrainer):
     regularisation : float
         λ.
     loss : str
-        Name of a loss; ``squared`` for real labels.
+        Name of a loss; ``squared`` for numeric labels.
     width, intercept_scaling, label_range
         See :class:`~dpalgos.linear.LinearTrainer`.
     tolerance : float

@@ -171,7 +171,7 @@ class Tuned(ApproximateAlgorithm):
         return [construct(cls, self.trainer, {**self.parameters, **point, "budget": budget}) for point in points]
 
     def check(self, setting: Setting) -> None:
-        """Raise for real labels, and where a candidate cannot run."""
+        """Raise for numeric labels, and where a candidate cannot run."""
         super().check(setting)
         if setting.classes < 2:
             raise ParameterError(

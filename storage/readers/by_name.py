@@ -302,7 +302,7 @@ def read_bundled(path: str | Path, options: ReadOptions) -> Source:
     Parameters
     ----------
     path : str
-        ``"digits"``, ``"iris"``, ``"wine"``, ``"breast_cancer"`` or ``"diabetes"`` (real labels).
+        ``"digits"``, ``"iris"``, ``"wine"``, ``"breast_cancer"`` or ``"diabetes"`` (numeric labels).
     """
     name = str(path).replace("-", "_")
     if name not in BUNDLED:

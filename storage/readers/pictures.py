@@ -250,7 +250,7 @@ def _whose(place: str, files: Sequence[PictureFile], people: People) -> list[obj
     if not known.all():
         nobody = files[int(np.argmin(known))]
         raise InputError(
-            f"{place}: {nobody.shown} is nobody's: {nobody.person!r} in {people.column} names no person; a person is "
+            f"{place}: {nobody.shown} has no person: {nobody.person!r} in {people.column} names no person; a person is "
             "named by text of Unicode or a whole number: correct it"
         )
     return list(names)

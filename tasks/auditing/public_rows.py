@@ -64,7 +64,7 @@ def public_sample(name: str, rows: int, seed: int) -> PublicSample:
     RefusedError
         If the set is private: what an audit prints is about its rows; or if its rows are people's.
     InputError
-        If it has real labels, or too few rows of two classes.
+        If it has numeric labels, or too few rows of two classes.
     """
     dataset = find_dataset(name)
     if dataset.private:

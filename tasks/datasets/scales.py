@@ -30,7 +30,7 @@ _ROUNDED = 2.0**-21
 
 @dataclass(frozen=True)
 class Scale:
-    """One column of a version, of those that its reference lists, or its real label.
+    """One column of a version, of those that its reference lists, or its numeric label.
 
     Parameters
     ----------

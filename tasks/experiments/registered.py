@@ -163,10 +163,10 @@ def describe_all() -> list[dict[str, Any]]:
 _PREFACE = """\
 # Guarantees
 
-Whose question: *what exactly is guaranteed by an algorithm, for whom, and under which assumptions?* Look for its name:
-each section says what is **proved** about this code, under which trust models, what it assumes, and what its paper
-**claims**. The proof stands in the docstring that it links to. Where proof and claim differ the flaw is named, the
-published algorithm runs on public data only, and its sound counterpart is named beside it.
+This page answers: *what exactly is guaranteed by an algorithm, for whom, and under which assumptions?* Look for its
+name: each section says what is **proved** about this code, under which trust models, what it assumes, and what its
+paper **claims**. The proof is in the docstring that it links to. Where proof and claim differ the flaw is named, the
+published algorithm runs on public data only, and its sound counterpart is named.
 
 | part | holds |
 | --- | --- |
@@ -176,10 +176,11 @@ published algorithm runs on public data only, and its sound counterpart is named
 | [Systems](#systems) | what `--algorithm` names: a projection and a trainer for each trust model |
 | [Projections](#projections), [trainers](#trainers), [evaluations](#evaluations) | their parts |
 
-What is proved (μ-GDP, ε-DP, ρ-zCDP, (ε, δ)-DP) holds whatever the rows, of a record (a row or, where that is said, a
-person), under both relations where none is named. Its value is the budget that a run gives the algorithm; of noise by a
-paper's own formula, the value that the docstring derives. *Exact* and *idealised* are about numerics. What depends on
-sizes is shown for three parties of 1,000 rows (one where a release is a party's own), 64 features and ten classes.
+What is proved (μ-GDP, ε-DP, ρ-zCDP, (ε, δ)-DP) holds for any rows, and for one record (a row or, where a section says
+so, a person). It holds under both relations unless one is named. Its value is the budget that a run gives the
+algorithm, or, for noise by a paper's own formula, the value that the docstring derives. *Exact* and *idealised* are
+about numerics. What depends on sizes is shown for three parties of 1,000 rows (one where a release is a party's own),
+64 features and ten classes.
 
 *This page is generated from the registry by `unitball algorithms --markdown`; a test compares the two.*
 
@@ -193,10 +194,10 @@ sizes is shown for three parties of 1,000 rows (one where a release is a party's
   account of `replace-one` as a group of two (μ → 2μ, ε → 2ε, ρ → 4ρ, δ → (1 + e^ε) δ), never the other way.
   `add-remove-one` is refused: n shows in manifests, sizes of shards, grids and calibrations, and an audit told forty of
   forty neighbouring pairs apart by it. Releases that were charged under it are accounted as groups of two.
-- **Unit.** An account is of rows or of people, for life. Of rows a record is one row, and an owner who declares k rows
-  a person (`--group-size`) is charged for groups. Of people, where a table has a column of type `person`, a record is
-  all rows of one person: n is the number of people and public, how many rows anybody has is not, and each of k rows
-  weighs as 1/k. Algorithms whose proof covers that say so below; the others refuse people.
+- **Unit.** The unit of an account, row or person, is fixed at opening. With the unit row, a record is one row, and an
+  owner who declares k rows per person (`--group-size`) is charged for groups. With the unit person (a column of type
+  `person`), a record is all rows of one person: n is the number of people and public, the number of rows of a person is
+  not, and each of k rows has weight 1/k. Algorithms whose proof covers that say so below; the others refuse people.
 - **Who may see what.** `local`: the server sees each party's noisy release. `central`: one trusted curator sees the
   rows and adds the noise once. `secagg`: the server sees only a masked sum to which the parties' noise shares were
   added before.
@@ -217,7 +218,7 @@ sizes is shown for three parties of 1,000 rows (one where a release is a party's
   last, of another label) and finds every other one where it was (`tests/tasks/test_partitioning.py`); another finds
   that what a row adds to an integer sum depends on that row alone, seen through a released basis or model too
   (`tests/dpalgos/test_spreading.py`). Maps by products of real numbers (`random-fourier`, `public-whitening`, those
-  learnt on public rows) may round a row by its place, which is its own, never by what stands beside it.
+  learnt on public rows) may round a row by its place, which is its own, never by other rows.
 
 | what is split | by what |
 | --- | --- |
@@ -237,28 +238,28 @@ sizes is shown for three parties of 1,000 rows (one where a release is a party's
 
 ## Threat model
 
-Protected against: whoever sees all releases, manifests, models, metrics, logs, MLflow and Prefect databases and all
-other rows; for `local` and `secagg` also the server and, for `secagg`, as many colluding parties as declared.
+Protected against: an attacker who sees all releases, manifests, models, metrics, logs, the databases of MLflow and
+Prefect, and all other rows; for `local` and `secagg` also the server and, for `secagg`, as many colluding parties as
+declared.
 
 Not covered:
 
-- whoever can read a party's own store (rows, its secret) or the process's memory; on one machine the parties are
-  simulated and only file modes keep them apart;
+- an attacker who can read a party's own store (rows, its secret) or the process's memory; on one machine the parties
+  are simulated and only file modes keep them apart;
 - time, without `--deadline`: durations of tasks on private rows are not published by Unitball, but an engine that runs
   them knows when they started and ended. With it each release (and each party's part of a secure sum) appears a public
   number of seconds after its rows could be read, and so does, once a run and after the charge, what is made of the rows
   before; longer work is refused and not tried again, and the declared probability of that (`--deadline-miss`, on any
   rows) is charged for both, as a delta of at least four times its size (`dpalgos/accounting/costs.py` has the proof).
-  Not covered even then: bringing rows in, nights, comparisons with a champion, the use of processor, caches, memory and
+  Not covered even then: ingesting rows, nights, comparisons with a champion, the use of processor, caches, memory and
   files before the deadline, how soon a sleeping process is woken, and a miss declared rarer than it is. Choose the
   deadline by runs on synthetic or public rows of the same sizes;
-- a ledger file that is replaced together with its high-water mark by somebody who may write both;
+- a ledger file that is replaced together with its high-water mark by an attacker who can write both;
 - people in several accounts whose owners declared the people disjoint;
-- whose rows an encoder of one's own (`--features onnx:FILE`) was trained on, and the rows of `--public-dataset`: such a
+- the rows on which your own encoder (`--features onnx:FILE`) was trained, and the rows of `--public-dataset`: such a
   run names both among its assumptions, and protects the private rows alone;
 - what a model says about the population: differential privacy bounds what it says about one row, or one person;
-- where the unit is a row, people with several: whoever has five rows is a group of five, with an epsilon of a group.
-  Where it is a person (a column of type `person`), whoever has five rows has the same epsilon as whoever has one.
+- people with several rows, where the unit is a row: [rows or people](people-and-budgets.md#rows-or-people).
 """
 
 
@@ -337,11 +338,10 @@ How far one record moves the statistic that the noise of each proved algorithm i
 default parameters (an ε of 1, or a μ of 1), for {parties} parties of {rows} rows with {dimension} features and
 {classes} classes; solver tolerances are included, rounding to the grid is not. In brackets the share of it that the
 algorithm's own pair of neighbours (`neighbouring_pair`) attains at zero weights. `tests/dpalgos/test_sensitivities.py`
-searches for each supremum numerically. *Of a person*: with any number of rows in the place of one, each weighed so that
+searches for each supremum numerically. *Per person*: with any number of rows in the place of one, each weighed so that
 all together move the statistic by no more (`row_weights` in `dpalgos/integer_sums.py` has the proof, the
 section of each algorithm its argument; solvers' tolerances are those of as many rows as people may have). A column of
-`type: person` in the schema makes people the records; without one, `--group-size` is what protects somebody with
-several rows.
+`type: person` in the schema makes people the records; without one, `--group-size` protects a person with several rows.
 `tests/dpalgos/test_contract.py` holds people of up to 1,024 rows against it.
 """
 _REFERENCE = guarantees.Setting(sizes=(200,) * 10, dimension=10, classes=3, trust=guarantees.Trust.CENTRAL)

@@ -379,7 +379,7 @@ def fix_terms(
     guarantee composes both, for all parties, whoever's rows were counted; the ledger has charged each by itself. Were
     the map made anew of what is described later, frozen sums would be of other features than new ones.
 
-    A real label is clipped to the range that histograms say holds nearly all, in the sums of all nights and in what is
+    A numeric label is clipped to the range that histograms say holds nearly all, in sums of all nights and in what is
     made of them: which range it is changes no guarantee, since labels are scaled to [−1, 1] by any.
 
     Parameters
@@ -399,7 +399,7 @@ def fix_terms(
         Histograms of the rows' columns that were released before, which a map of the columns may be made of; of rows
         whose columns are not known, none.
     label_range : (float, float), optional
-        Of a real label, the range that these say holds nearly all.
+        Of a numeric label, the range that these say holds nearly all.
 
     Raises
     ------

@@ -74,7 +74,7 @@ def resolve(
     ----------
     config : TrainingConfig
     dataset : DatasetRef
-        A declared range of real labels is handed to a trainer that was given none.
+        A declared range of numeric labels is handed to a trainer that was given none.
     sizes : sequence of int
         Rows of each party; an even split of all rows where it is not known yet.
     relation : Neighbours
@@ -132,7 +132,7 @@ def resolve(
 def with_given(
     parts: Mapping[str, AlgorithmSpec], config: AlgorithmSettings, dataset: DatasetRef
 ) -> dict[str, AlgorithmSpec]:
-    """Return parts with what a configuration says of them, and with the data set's range of real labels.
+    """Return parts with what a configuration says of them, and with the data set's range of numeric labels.
 
     Raises
     ------

@@ -105,12 +105,12 @@ def require_no_counts(config: TrainingConfig) -> None:
 
 
 def released_range(counted: Sequence[PlannedRelease]) -> tuple[float, float] | None:
-    """Return the range that released histograms say holds nearly all real labels; None where there are none.
+    """Return the range that released histograms say holds nearly all numeric labels; None where there are none.
 
     Parameters
     ----------
     counted : sequence of PlannedRelease
-        Stored, of the same columns and rows, a real label among them.
+        Stored, of the same columns and rows, a numeric label among them.
     """
     if not counted:
         return None

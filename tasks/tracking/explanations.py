@@ -367,7 +367,7 @@ def basis_of_model(root: Path, model: RegisteredModel) -> Basis:
     if found is None:
         raise InputError(
             f"the results of the run that made version {model.version} of {model.name} are missing, and with them what "
-            "its explanations would rest on; train with the same configuration again, which charges nothing"
+            "its explanations would rest on; train with the same configuration again, at no further charge"
         )
     said = json.loads(found["proved"]) if found["proved"] else None
     return basis_of(lineage, None if said is None else Proved.model_validate(said))

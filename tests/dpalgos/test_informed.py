@@ -1,4 +1,4 @@
-"""What a map before a trainer says of real labels: their range, on which no guarantee and no noise depends."""
+"""What a map before a trainer says of numeric labels: their range, on which no guarantee and no noise depends."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SETTING = Setting(sizes=(3000,), dimension=3, classes=1, trust="central")
 
 
 def trainers() -> list[tuple[str, dict[str, Any]]]:
-    """Return every trainer of real labels, with test parameters that fit them."""
+    """Return every trainer of numeric labels, with test parameters that fit them."""
     found = []
     for name in names("trainers"):
         fields = {field.name for field in dataclasses.fields(lookup("trainers", name))}
@@ -37,7 +37,7 @@ def trainers() -> list[tuple[str, dict[str, Any]]]:
 
 
 def setting_of(trainer: Algorithm) -> Setting:
-    """Return a setting that a trainer takes, of real labels where it takes these."""
+    """Return a setting that a trainer takes, of numeric labels where it takes these."""
     setting = dataclasses.replace(SETTING, neighbours=trainer.relations[0], trust=trainer.trusts[0])
     try:
         trainer.check(setting)

@@ -1,4 +1,4 @@
-"""Linear tasks: the intercept inside the ball, real labels, and regression by every trainer that does it."""
+"""Linear tasks: the intercept inside the ball, numeric labels, and regression by every trainer that does it."""
 
 from __future__ import annotations
 

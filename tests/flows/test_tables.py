@@ -41,7 +41,7 @@ def table(request: pytest.FixtureRequest, tmp_path: Path, called: CommandLine) -
     (tmp_path / "table.csv").write_text("\n".join(["a,b,c,label", *lines]))
     (tmp_path / "schema.yaml").write_text(json.dumps({"columns": [*COLUMNS, LABELS[kind]]}))
     files = ("--path", tmp_path / "table.csv", "--schema", tmp_path / "schema.yaml")
-    # Errors of real labels are in units of the declared range, which is too wide here to measure them privately.
+    # Errors of numeric labels are in units of the declared range, which is too wide here to measure them privately.
     terms = TERMS if kind == "classes" else ("--public",)
     called.succeeds("ingest", "made-up", "--format", "csv", *files, *terms)
     return kind

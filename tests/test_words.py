@@ -1,0 +1,89 @@
+"""Words that readers did not understand, or read as something else: none is on a page or in a message.
+
+The pages are read without code, and the messages are those of ``tests/templates.txt``. An exception has a reason.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.support.data import REPOSITORY
+
+_UNITS = "row|person|party|night|day|set|cell|second|class|seed|column|point|year"
+_RATE = rf"\d[\d,]* (?!(for|in|of|with|by|to) )[a-z]+ an? ({_UNITS})"
+COINED = {
+    r"besides?": "next to, in addition to",
+    r"who(m|s)?(so)?ever": "a role: anyone with write access, a client with the secret",
+    r"(no|some|any|every)body": "a role, or: a person, no party, all parties",
+    r"real labels?": "numeric label",
+    r"pictures?": "image; figure",
+    r"below the ROC": "AUC",
+    r"anew": "again",
+    r"(takes?|took|taken|taking) back": "revoke, withdraw, return",
+    r"held against": "validated against, compared with",
+    r"(says?|said) otherwise|otherwise than": "override with --option; differs from",
+    r"if (empty|left out)": "Default: …",
+    r"(bring|brings|brought|bringing) (\w+ )?in": "ingest",
+    r"for (life|ever)": "fixed at opening; permanently",
+    r"(charges|costs?) nothing": "is free, or: refuses the charge",
+    r"it is said|is said to": "name who reports it",
+    r"what is left": "the remaining budget",
+    r"for nothing": "at no charge",
+    r"whose question": "the question that the page answers",
+    r"dearer|dearest": "larger, largest",
+    r"one's own": "your own",
+    r"on the way": "before training; in transit",
+    r"(is|are) none of": "is unknown; give one of",
+    r"(?<!there )(is|are) no (?!longer|more|less|larger|smaller|narrower)[a-z]+": "is not a …",
+    r"(is|are) of (?!(the )?(length|type|size|order|kind)\b)": "belongs to, applies to, has",
+    _RATE: "per",
+}
+"""Patterns of whole words, whatever their case, and what to write instead."""
+
+_IDENTITY = "this text is part of the code version: another one would charge releases again"
+EXCEPTIONS = {
+    ("guarantees.md", "constants derived anew"): _IDENTITY,
+    ("guarantees.md", "which cost nothing, then noisy-gd"): _IDENTITY,
+    ("guarantees.md", "the adaptive composition is of sums"): _IDENTITY,
+}
+"""Pairs of a page (or ``messages``) and a text that may stay there, with the reason."""
+
+_CODE = re.compile(r"^```.*?^```|^ {4}[^\n]*$|`[^`\n]*`|\]\([^)\n]*\)|<!--.*?-->|<[^>\n]*>", re.M | re.S)
+
+
+def _found(text: str) -> list[str]:
+    """Return what a text holds of the list, with some words around it."""
+    return [
+        " ".join(text[max(0, found.start() - 30) : found.end() + 30].split())
+        for pattern in COINED
+        for found in re.finditer(rf"\b(?:{pattern})\b", text, flags=re.I)
+    ]
+
+
+def _texts() -> dict[str, str]:
+    pages = [*sorted(REPOSITORY.glob("docs/*.md")), *(REPOSITORY / f"{one}.md" for one in ("README", "CONTRIBUTING"))]
+    texts = {path.name: _CODE.sub("", path.read_text("utf-8")) for path in (*pages, REPOSITORY / "SECURITY.md")}
+    templates = (Path(__file__).parent / "templates.txt").read_text("utf-8").splitlines()
+    messages = [line.partition(": ")[2] for line in templates if not line.startswith("#")]
+    return texts | {"messages": "\n".join(re.sub(r"\{[^{}]*\}|`[^`]*`", "", one) for one in messages)}
+
+
+TEXTS = _texts()
+
+
+@pytest.mark.parametrize("place", TEXTS)
+def test_no_coined_word_is_on_a_page_or_in_a_message(place: str) -> None:
+    allowed = [text for page, text in EXCEPTIONS if page == place]
+    assert [text for text in _found(TEXTS[place]) if not any(one in text for one in allowed)] == []
+
+
+def test_every_exception_is_needed() -> None:
+    assert [pair for pair in EXCEPTIONS if not any(pair[1] in text for text in _found(TEXTS[pair[0]]))] == []
+
+
+def test_a_coined_word_is_found() -> None:
+    assert len(_found("Whoever has 5 rows a person is nobody")) == 3
+    assert _found("There is no account; it costs ε and is no longer used. 5 rows per person, 1 for a person.") == []
