@@ -146,7 +146,8 @@ def ingest(
         )
     if request.not_derived.strip() and request.visibility is not Visibility.PUBLIC:
         raise InputError(
-            f"--not-derived applies to public rows, and {request.name} is {request.visibility}, with an account and charges "
+            f"--not-derived applies to public rows, and {request.name} is {request.visibility}, with an "
+            f"account and charges"
             "of its own; leave it out"
         )
     layout = current_layout()
