@@ -198,9 +198,7 @@ about numerics. What depends on sizes is shown for three parties of 1,000 rows (
   owner who declares k rows per person (`--group-size`) is charged for groups. With the unit person (a column of type
   `person`), a record is all rows of one person: n is the number of people and public, the number of rows of a person is
   not, and each of k rows has weight 1/k. Algorithms whose proof covers that say so below; the others refuse people.
-- **Who may see what.** `local`: the server sees each party's noisy release. `central`: one trusted curator sees the
-  rows and adds the noise once. `secagg`: the server sees only a masked sum to which the parties' noise shares were
-  added before.
+- **Who may see what** depends on the trust model: [one table](trust.md) for simulated and for separate parties.
 - **Composition.** A run's releases are one plan, known beforehand and composed tightly. A plan enters an account by a
   bound on its whole trade-off curve (least mu, least rho, or its tight epsilon at the delta it states), never by one
   (epsilon, delta) point; across plans only filters that hold under full adaptivity count
