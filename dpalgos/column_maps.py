@@ -36,6 +36,11 @@ class ColumnMap(Aggregator[Statistic, RowFeatures]):
         """Whether it rests on counts."""
         return False
 
+    @classmethod
+    def told(cls, releases: Sequence[tuple[Any, Setting]]) -> dict[str, object]:
+        """Return the parameters that say how the releases were made which the map rests on: each and its setting."""
+        return {}
+
     @abstractmethod
     def output_dimension(self, dimension: int) -> int:
         """Return the number of features after the map, from the number before it: public before anything is counted."""
@@ -193,6 +198,11 @@ class LearntColumns(Bounded, ColumnMap):
         categories = [column for column in self._columns if not column.is_number]
         return len(terms(numbers, categories, self.level, counted=self.counted))
 
+    @classmethod
+    def told(cls, releases: Sequence[tuple[Any, Setting]]) -> dict[str, object]:
+        """Return how each release counted."""
+        return {"releases": [how_counted(counts, setting) for counts, setting in releases]}
+
     @property
     def counted(self) -> bool:
         """Whether the map rests on counts: all levels of numbers and of numeric labels do."""
@@ -293,23 +303,32 @@ class PrincipalColumns(Bounded, ColumnMap):
     ----------
     components : int
         k.
-    release : mapping
-        How the moments were formed (:func:`how_summed`): with ``parameters``, ``budget`` and ``setting``.
+    release : mapping, optional
+        How the moments were formed (:func:`how_summed`): with ``parameters``, ``budget`` and ``setting``. None where it
+        is not said yet.
     """
 
     components: int = field(metadata=COUNT)
-    release: HowSummed
+    release: HowSummed | None = None
 
     source: ClassVar[str] = "Pearson 1901; Hotelling 1933"
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.release is None:
+            return
         moments, setting = self.summed()
         moments.check(setting)
         if self.components > (width := moments.width(setting)):
             raise ParameterError(
                 f"components is {self.components}; it must lie between 1 and {width} columns that vary"
             )
+
+    @classmethod
+    def told(cls, releases: Sequence[tuple[Any, Setting]]) -> dict[str, object]:
+        """Return how the one release formed moments."""
+        ((moments, setting),) = releases
+        return {"release": how_summed(moments, setting)}
 
     def output_dimension(self, dimension: int) -> int:
         """Return k."""
@@ -323,6 +342,8 @@ class PrincipalColumns(Bounded, ColumnMap):
     def summed(self) -> tuple[SecondMoments, Setting]:
         """Return what formed the moments, and the setting in which."""
         how = self.release
+        if how is None:
+            raise ParameterError("release is None; say how the moments were formed (how_summed)")
         return SecondMoments(**how["parameters"], budget=loss_from_json(dict(how["budget"]))), _setting_of(
             how["setting"]
         )

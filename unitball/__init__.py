@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from unitball.estimators import PrivateClassifier, PrivateRegressor
     from unitball.fits import BudgetError
     from unitball.pipelines import PipelineFinding, check_pipeline
+    from unitball.reducing import reduce
     from unitball.training import TrainedModel, budget, explain, frontier, open_account, plot, predict, results, train
 
 __all__ = [
@@ -61,6 +62,7 @@ __all__ = [
     "open_account",
     "plot",
     "predict",
+    "reduce",
     "results",
     "train",
 ]
@@ -71,6 +73,7 @@ _PLACES = {
     "estimators": ("PrivateClassifier", "PrivateRegressor"),
     "fits": ("BudgetError",),
     "pipelines": ("PipelineFinding", "check_pipeline"),
+    "reducing": ("reduce",),
     "training": (
         "TrainedModel",
         "budget",

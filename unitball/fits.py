@@ -44,10 +44,10 @@ from tasks.planning.plans import RunPlan
 from tasks.planning.releases import PlannedCombination, PlannedRelease
 from tasks.planning.resolution import resolve
 from tasks.planning.rows import Partition
+from tasks.preparation.paid_moments import NAME as MOMENTS
 from tasks.preparation.partitions import positions_by_party, shards_of
 from tasks.preparation.prepare import AllRows, prepare_over
 from tasks.release.moments import LABEL, geometry, plan_moments
-from tasks.release.moments import NAME as MOMENTS
 from tasks.release.preflight import require_feasible
 from tasks.release.prices import price_of
 from tasks.release.storing import read_release

@@ -189,7 +189,10 @@ class PrivateEstimator(PrivateStep):
             found = measure_by_statistics(fitted.plan, {"all": fitted.path}, fitted.statistics, self._class_names())
         # An open end of a margin is infinite; what cannot be measured is nan.
         self.measured_, self.unmeasured_ = dict(found.metrics), dict(found.metrics.reasons)
-        self._held_out = held_out_counts(fitted.plan, fitted.path, fitted.statistics) if fitted.statistics else None
+        self._held_out = None
+        if fitted.statistics and not bases:
+            # A basis of all rows has read those that are held out, so that no claim about new rows follows from these.
+            self._held_out = held_out_counts(fitted.plan, fitted.path, fitted.statistics)
         self._calibrate(found, sums_of_scores(fitted.plan, fitted.path, fitted.statistics))
         # Coefficients are those of rows of norm 1, whichever step divides by the norm.
         maps = self._maps[1:] if self._maps and isinstance(self._maps[0], UnitRows) else self._maps
@@ -205,6 +208,11 @@ class PrivateEstimator(PrivateStep):
     def _require_held_out(self) -> HeldOutErrors | HeldOutScores:
         """Return the released counts of held-out rows; ParameterError where there are none."""
         check_is_fitted(self)
+        if self._held_out is None and self.guarantee_.rests_on:
+            raise ParameterError(
+                "the rows are scores of principal components, whose basis has read the held-out rows too; intervals "
+                "and sets need rows that nothing before has read: fit on the columns themselves"
+            )
         if self._held_out is None:
             given = f"test_fraction is {self.test_fraction:g} and delta is {self.delta:g}"
             raise ParameterError(

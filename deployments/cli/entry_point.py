@@ -95,6 +95,7 @@ _COMMANDS = (
         "deployments.cli.describing",
         "Release histograms, quartiles, means and class balance, with margins.",
     ),
+    _Command("reduce", "deployments.cli.reducing", "Release principal components; reuse them with train --basis."),
     _Command("datasets", "deployments.cli.data", "List the data sets, or query a public one in SQL."),
     _Command("schema", "deployments.cli.data", "Draft a table's schema, or check it against the rows.", group=True),
     _Command(

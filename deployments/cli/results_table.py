@@ -178,6 +178,8 @@ def _of_one(result: RunResult) -> Iterator[str]:
 
 def _noise(results: Sequence[RunResult]) -> Iterator[str]:
     """Yield, of what was measured, how much of the margin is noise, and that nothing was trained on these rows."""
+    from tasks.tracking.results import read_before
+
     noises = [
         result.metrics[f"{name}_noise"]
         for result in results
@@ -188,6 +190,7 @@ def _noise(results: Sequence[RunResult]) -> Iterator[str]:
         yield f"The noise alone has a standard deviation of {max(noises):.2g}."
     several = results[0].identity.dataset.unit.several
     yield f"No model was trained on the held-out {several}. Measuring on them took no budget from the training."
+    yield from filter(None, dict.fromkeys(map(read_before, results)))
 
 
 def _groups(results: Sequence[RunResult]) -> Iterator[RenderableType]:

@@ -484,7 +484,7 @@ def _run(contents: _Contents) -> str:
     )
     algorithms = dict.fromkeys(one.algorithm.name for key, one in contents.planned.items() if key not in described)
     versions = sorted({contents.planned[key].dataset for key in described})
-    rests = f"; it rests on histograms that were described before, of version {' and '.join(versions)}"
+    rests = f"; it rests on releases that were made before, of version {' and '.join(versions)}"
     said = rests if described else ""
     if plan.matrices:
         _require_the_same_rows(plan)

@@ -270,6 +270,17 @@ class AlgorithmSettings(BaseModel, frozen=True, extra="forbid"):
             "night's."
         ),
     ] = None
+    basis: Annotated[
+        str | None,
+        Field(
+            pattern=r"^[0-9a-f]{8,64}$",
+            exclude_if=lambda value: value is None,
+            description="Principal components that `unitball reduce` has released, by the key it prints; rows are seen "
+            "through them instead of the system's own maps. --dimension says how many (default: those above the "
+            "noise). No further charge; the model rests on them.",
+            examples=["1a4eb076c5cc"],
+        ),
+    ] = None
     projection: Annotated[
         Annotated[str, RegisteredName("projections")] | None,
         Field(description="Projection, instead of the system's."),
@@ -607,6 +618,12 @@ def _faults_of_system(config: AlgorithmSettings) -> Iterator[str]:
     for field, given in (("class_weight", bool(config.class_weight)), ("mirror", config.mirror is not None)):
         if given and field in named:
             yield f"`{field}` is among the `parameters` too: leave it out of these"
+    if config.basis is not None:
+        beside = ("projection", "features", "public_dataset", "counts_of")
+        if given := [name for name in beside if getattr(config, name) is not None]:
+            yield f"`basis` {config.basis} is the map of rows, and `{given[0]}` names another: leave one of them out"
+        if config.normalisation not in (None, "none"):
+            yield f"`basis` {config.basis} is of rows as they are registered: leave `normalisation` out"
     if config.algorithm is None and config.trainer is None:
         yield "name an `algorithm`, or a `trainer` (with or without a `projection`)"
     if config.algorithm is not None and config.trainer is not None:
@@ -623,6 +640,8 @@ def _faults_of_deadline(config: DeadlineSettings) -> Iterator[str]:
 
 
 def _faults_of_horizon(config: TrainingConfig) -> Iterator[str]:
+    if config.horizon is not None and config.basis is not None:
+        yield "`basis` is not for a `horizon`: leave it out"
     if config.horizon is None:
         if (config.participations, config.separation, config.expected_rows, config.bands) != (1, 1, None, None):
             yield "`participations`, `separation`, `expected_rows` and `bands` are of a `horizon`: give one"

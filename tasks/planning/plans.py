@@ -12,9 +12,8 @@ from pydantic import SerializeAsAny, SerializerFunctionWrapHandler, model_serial
 
 from dpalgos.accounting.costs import Allocation, allocate, loss_of_deadline_misses, tightened
 from dpalgos.algorithms import ProjectionAlgorithm
-from dpalgos.column_maps import ColumnMap, how_counted
+from dpalgos.column_maps import ColumnMap
 from dpalgos.evaluators.by_group import ConfusionByGroup
-from dpalgos.evaluators.column_histograms import ColumnHistograms
 from dpalgos.evaluators.confusion import ConfusionMatrix
 from dpalgos.evaluators.error_distribution import parts_for
 from dpalgos.evaluators.noisy_sums import NoisySums
@@ -340,6 +339,8 @@ def draft_run(
 def _resolved(
     config: TrainingConfig, shards: Sequence[ShardRef], neighbours: Neighbours, counted: Sequence[PlannedRelease]
 ) -> Resolved:
+    if config.basis is not None:
+        counted = ()
     mu = math.sqrt(math.fsum(cast(GaussianMu, one.budget).mu ** 2 for one in counted))
     return resolve(config, shards[0].dataset, [shard.rows for shard in shards], neighbours, counted=mu)
 
@@ -562,8 +563,8 @@ class Draft:
         elif cast(ColumnMap, spec.build()).counted:
             counts = self.counted
         if counts:
-            described = [how_counted(cast(ColumnHistograms, one.build()), one.setting) for one in counts]
-            spec = spec.with_parameters(releases=described)
+            map_of_columns: type[ColumnMap] = lookup(spec.kind, spec.name)
+            spec = spec.with_parameters(**map_of_columns.told([(one.build(), one.setting) for one in counts]))
         return counts, self._combined(spec, counts, "map of columns", weights=())
 
     def _setting(self, group: Sequence[ShardRef], dimension: int) -> Setting:

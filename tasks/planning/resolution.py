@@ -24,6 +24,8 @@ from tasks.planning.configuration import (
 )
 
 UNIT_NORM = "unit-norm"
+ON_BASIS = "+principal-components"
+"""What the name of a system ends with whose rows are seen through a released basis."""
 # Parameters of what is not a part of a system.
 _OTHERS = ("partition.", "trust.", "features.", "public.", "tuned.")
 
@@ -100,6 +102,10 @@ def resolve(
         facts = _facts(config, dataset, sizes, relation, trust, arrangement, counted)
         choice = system.choose(dataclasses.replace(facts, nightly=nightly))
         arrangement = dataclasses.replace(choice.arrangement, **_changes(config))  # type: ignore[arg-type]  # fields by name
+    if config.basis is not None:
+        # A plan names the number; what is looked at before it need not.
+        arrangement = _on_basis(arrangement, config.dimension or min(20, dataset.dimension))
+        name, system = f"{name}{ON_BASIS}", dataclasses.replace(system, claim=None)
     offered = {
         "trainer": arrangement.trainer,
         "projection": arrangement.projection,
@@ -126,6 +132,14 @@ def resolve(
         parts=parts,
         reasons=reasons,
         warning=choice.warning if choice is not None else None,
+    )
+
+
+def _on_basis(arrangement: Arrangement, components: int) -> Arrangement:
+    """Return an arrangement whose rows are seen through released components and through nothing else."""
+    basis = AlgorithmSpec("aggregators", "principal-components", {"components": components})
+    return dataclasses.replace(
+        arrangement, projection=None, basis_aggregation=None, counts=None, column_map=basis, counts_share=0.0
     )
 
 
@@ -234,22 +248,24 @@ def _facts(
         raise ParameterError(f"{config.algorithm} draws noise: give a total budget, for example --epsilon 1")
     parties = min(config.parties, dataset.rows)
     known = tuple(sizes) or tuple((dataset.rows + party) // parties for party in range(parties))
+    # Scores of components are neither columns nor images, and need no other map.
+    seen = config.basis is not None
     return PublicFacts(
         sizes=known,
-        dimension=dataset.dimension,
+        dimension=(config.dimension or dataset.dimension) if seen else dataset.dimension,
         classes=max(len(dataset.classes), 1),
         epsilon=config.epsilon or math.inf,
         delta=config.stated_delta,
         neighbours=config.neighbours or relation,
         trust=trust,
         noise_factor=resolve_trust(config, trust).build().noise_factor(len(known)),
-        image_shape=dataset.image_shape,
+        image_shape=None if seen else dataset.image_shape,
         encoded=config.features is not None or config.public_dataset is not None,
         public_head=bool(parameters_of(config, "public").get("head")),
         components=config.dimension,
-        projection=config.projection,
+        projection="principal-components" if seen else config.projection,
         mirror=config.mirror,
-        columns=tuple(Column(**one.model_dump()) for one in dataset.columns),
+        columns=() if seen else tuple(Column(**one.model_dump()) for one in dataset.columns),
         label_range=dataset.label_range,
         counted=counted,
     )
@@ -357,6 +373,8 @@ def resolve_normalisation(config: AlgorithmSettings, declared: str | None, *, ta
     table : bool
         Whether it is known which features are which column's, so that a system may look at columns first.
     """
+    if config.basis is not None:
+        return "none"
     if config.normalisation is not None:
         return config.normalisation
     name = split_features(config.features)[0] if config.features is not None else ""

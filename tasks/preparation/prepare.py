@@ -34,6 +34,7 @@ from tasks.preparation.grouping import plan_groups
 from tasks.preparation.nightly_rows import Nights, are_current, plan_nights, record_tonight
 from tasks.preparation.normalisation import plan_normalisation, require_source
 from tasks.preparation.paid_counts import described_columns, require_no_counts
+from tasks.preparation.paid_moments import paid_moments, with_dimension
 from tasks.preparation.partitions import plan_partition, shards_of
 from tasks.preparation.planned_maps import plan_features, plan_mapping
 from tasks.runtime.settings import current_layout
@@ -346,6 +347,8 @@ def prepare(config: TrainingConfig) -> Prepared:
         If there is nothing else to say against it than that it may not touch private rows.
     """
     registered, faults = find_dataset(config.dataset), Faults()
+    if config.basis is not None:
+        config = with_dimension(config, registered)
     check_parts(config, registered, faults)
     if config.horizon is not None:
         faults.raise_all()
@@ -403,6 +406,10 @@ def prepare_divided(undivided: AwaitingPartition, shards: Shards) -> PreparedRun
         nodes=undivided.nodes,
         groups=undivided.groups,
     )
+    if config.basis is not None:
+        prepared = prepare_over(config, replace(references, counted=(paid_moments(config, undivided.registered),)))
+        prepared = replace(prepared, looked_up=LookedUp(undivided.registered.version))
+        return with_positive(prepared, config.positive or _declared_positive(undivided.registered))
     if not undivided.columns:
         require_no_counts(config)
     looked_up, counted = _look_up(config, undivided.registered, columns=undivided.columns)

@@ -19,11 +19,10 @@ from storage.errors import InputError
 from storage.refs import DatasetRef, TableColumn
 from tasks.planning.identity import code_version
 from tasks.planning.releases import PlannedCombination, PlannedRelease
+from tasks.preparation.paid_moments import NAME
 from tasks.release.prices import REDUCTION_EPSILON
 from tasks.release.single import SinglePlan, plan_single
 
-NAME = "second-moments"
-"""Of the evaluator, as the registry has it."""
 LABEL = "second moments of the columns"
 
 

@@ -84,7 +84,7 @@ def save_model(
     """
     import mlflow.sklearn
 
-    with _taken_as_installed():
+    with taken_as_installed():
         mlflow.sklearn.save_model(
             pipeline,
             path,
@@ -104,7 +104,7 @@ _UNCHECKED = threading.Lock()
 
 
 @contextmanager
-def _taken_as_installed() -> Iterator[None]:
+def taken_as_installed() -> Iterator[None]:
     """Let MLflow believe that the requirements are installed, from which they were read.
 
     To compare them it reads the list of files of every package that there is, which takes longer than all the rest.
@@ -155,6 +155,28 @@ def signature_of(pipeline: Pipeline, classes: Sequence[str], dimension: int) -> 
     return ModelSignature(
         inputs=Schema([TensorSpec(np.dtype(np.float64), (-1, dimension))]), outputs=Schema([TensorSpec(output, (-1,))])
     )
+
+
+def inputs_of(pipeline: Pipeline, dimension: int, scores: int) -> ModelSignature:
+    """Return what goes into a transformer, as into a model of such rows, and the scores that come out.
+
+    Parameters
+    ----------
+    pipeline : sklearn.pipeline.Pipeline
+    dimension : int
+        Features of a raw row, where the pipeline takes arrays.
+    scores : int
+    """
+    from mlflow.models import ModelSignature
+    from mlflow.types import ColSpec, Schema, TensorSpec
+    from mlflow.types.schema import AnyType, DataType
+
+    encoder, numbers = pipeline[0], np.dtype(np.float64)
+    out = Schema([TensorSpec(numbers, (-1, scores))])
+    if not isinstance(encoder, _ENCODERS):
+        return ModelSignature(Schema([TensorSpec(numbers, (-1, dimension))]), out)
+    kind = DataType.binary if isinstance(encoder, PictureEncoder) else AnyType()
+    return ModelSignature(Schema([ColSpec(kind, name) for name in encoder.feature_names_in_.tolist()]), out)
 
 
 def _score_names(pipeline: Pipeline, classes: Sequence[str]) -> list[str]:

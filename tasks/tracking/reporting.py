@@ -58,6 +58,7 @@ from tasks.tracking.results import (
     not_measured,
     positive_class,
     rates_by_group,
+    read_before,
     rests_on,
     shown_metric,
 )
@@ -226,7 +227,8 @@ def _measured(dataset: DatasetRef, result: RunResult) -> str:
         return parts
     return (
         f"{parts} The held-out {dataset.unit.several} train no model: the measurement was charged to them, as "
-        f"the training was to the others. The training lost nothing but these {dataset.unit.several}."
+        f"the training was to the others. The training lost nothing but these {dataset.unit.several}. "
+        f"{read_before(result)}".rstrip()
     )
 
 

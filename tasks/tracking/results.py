@@ -19,6 +19,7 @@ from storage.refs import DatasetRef, ReleaseRef, Unit
 from storage.results import append, is_recorded
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.plans import RunIdentity, RunPlan
+from tasks.planning.resolution import ON_BASIS
 from tasks.release.metrics import ByGroup, Evaluation, ManyClasses, RecallOf
 from tasks.release.storing import read_release
 from tasks.runtime.settings import current_layout
@@ -288,6 +289,8 @@ def rests_on(result: RunResult) -> str:
         return ""
     spent, charged = (rounded_up(one, 4) for one in (result.epsilon_spent, result.epsilon_charged))
     on = "the counts of its columns"
+    if on_basis(result):
+        on = "the principal components of its rows"
     if result.by_group is not None and result.by_group.combined:
         several = result.identity.dataset.unit.several
         on = f"the confusion matrix of its held-out {several} (and earlier counts of columns, if its model has any)"
@@ -295,6 +298,19 @@ def rests_on(result: RunResult) -> str:
         f"{result.algorithm}: ε spent = {spent:g} is this run's own ε = {charged:g} composed with {on}, on which it "
         "rests; these were charged before and are not charged again."
     )
+
+
+def on_basis(result: RunResult) -> bool:
+    """Whether a run's rows are seen through principal components that were released before."""
+    return ON_BASIS in result.identity.system
+
+
+def read_before(result: RunResult) -> str:
+    """Return that a basis has read the rows that a run holds out; empty for a run without one."""
+    if not on_basis(result):
+        return ""
+    several = result.identity.dataset.unit.several
+    return f"The basis has read all {several}, those held out included: figures are of {several} that it has read."
 
 
 def shown_metric(result: RunResult, name: str, form: str = ".3f") -> str:

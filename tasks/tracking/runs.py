@@ -543,7 +543,7 @@ def log_files(client: MlflowClient, run_id: str, files: Mapping[str, str | bytes
 
 
 @cache
-def _requirements(more: tuple[str, ...] = ()) -> list[str]:
+def requirements(more: tuple[str, ...] = ()) -> list[str]:
     """Return what a fresh process needs beside Unitball, pinned; MLflow's own inference would take ten seconds."""
     packages = ("mlflow", "numpy", "pandas", "pyarrow", "scikit-learn", "scipy", "skops", *more)
     return [f"{package}=={importlib.metadata.version(package)}" for package in packages]
@@ -578,7 +578,7 @@ def _register(
         pipeline=model.pipeline,
         classes=model.classes,
         dimension=model.dimension,
-        requirements=_requirements(model.packages),
+        requirements=requirements(model.packages),
     )
     # It prints a line for people, whatever the level of its log.
     logging_utils.disable_logging()

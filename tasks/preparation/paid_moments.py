@@ -1,0 +1,94 @@
+"""Second moments of a version's columns that were released before, on one account: found again, free of charge."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from dpalgos.components import principal_components
+from dpalgos.evaluators.second_moments import SecondMoments
+from storage.errors import InputError
+from storage.refs import DatasetRef
+from tasks.accounts.ledger import open_ledger
+from tasks.accounts.terms import relation_of
+from tasks.planning.configuration import TrainingConfig
+from tasks.planning.nights import release_of
+from tasks.planning.releases import PlannedRelease
+from tasks.planning.resolution import covers, resolve_system
+from tasks.runtime.stores import open_releases
+
+NAME = "second-moments"
+"""Of the evaluator, as the registry has it."""
+
+
+def paid_moments(config: TrainingConfig, registered: DatasetRef) -> PlannedRelease:
+    """Return the stored release of second moments that a configuration names as its basis, as it was planned.
+
+    It is of the same version's rows, of the run's own neighbouring relation, and of no more trust than the run states.
+
+    Raises
+    ------
+    InputError
+        If there is none, or several begin so, naming those that there are; or if it does not serve the run.
+    """
+    wanted, store = str(config.basis), open_releases()
+    known = {one.key: one for one in _released(registered)}
+    found = [one for key, one in known.items() if key.startswith(wanted)]
+    if len(found) != 1:
+        there = ", ".join(key[:12] for key in known) or "none"
+        raise InputError(
+            f"basis {wanted} names {len(found)} releases of components of {registered.name}, version "
+            f"{registered.version}; there are: {there} (unitball reduce {registered.name} --epsilon … releases them)"
+        )
+    (planned,) = found
+    assert store.exists(planned.key), "what is listed is stored"
+    relation = config.neighbours or relation_of(config.dataset)
+    if planned.setting.neighbours != relation:
+        raise InputError(
+            f"basis {wanted} is proved under {planned.setting.neighbours}, and the run is under {relation}"
+        )
+    _, _, trust, _ = resolve_system(config)
+    if not covers(trust, planned.setting.trust):
+        raise InputError(
+            f"basis {wanted} was released under trust {planned.setting.trust}, and the run states {trust}: its parties "
+            f"have trusted nobody so far; choose --trust {planned.setting.trust}"
+        )
+    return planned
+
+
+def with_dimension(config: TrainingConfig, registered: DatasetRef) -> TrainingConfig:
+    """Return a configuration that says how many components of its basis it takes: those above the noise by default.
+
+    Raises
+    ------
+    InputError
+        As :func:`paid_moments` does, and if none is above the noise and no number is given.
+    """
+    if config.dimension is not None:
+        return config
+    planned = paid_moments(config, registered)
+    values = open_releases().read(planned.key)[1]["values"]
+    moments = cast(SecondMoments, planned.build()).decoded(values, planned.setting)
+    if not (above := principal_components(moments).above):
+        raise InputError(f"basis {config.basis} has no component above the noise; say how many to take: --dimension")
+    return config.model_copy(update={"dimension": above})
+
+
+def _released(registered: DatasetRef) -> list[PlannedRelease]:
+    store, found = open_releases(), list[PlannedRelease]()
+    for charge in open_ledger().charges(registered.account):
+        if charge.plan.recharge or not store.exists(charge.key):
+            continue
+        manifest = store.manifest(charge.key)
+        if manifest.get("dataset") != registered.version or manifest.get("algorithm", {}).get("name") != NAME:
+            continue
+        known = {name: manifest[name] for name in PlannedRelease.model_fields if name in manifest}
+        body = {
+            **known,
+            "seed": manifest["public_seed"],
+            "account": registered.account,
+            "delta": charge.plan.delta,
+        }
+        planned = release_of(body)
+        if planned.key == charge.key:
+            found.append(planned)
+    return found

@@ -1,0 +1,348 @@
+"""Principal components of a version: the release, what it says of variances and columns, and its record in MLflow."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+from sklearn.pipeline import Pipeline
+
+from dpalgos.column_maps import components_map
+from dpalgos.components import Components
+from dpalgos.evaluators.second_moments import SecondMoments
+from dpalgos.features.centred_components import CentredComponents
+from dpalgos.guarantees import GaussianMu
+from dpalgos.models import Statistic
+from storage.datasets import declared_table
+from storage.encoder import TableEncoder, encoder_of
+from storage.layout import Layout
+from storage.refs import DatasetRef
+from tasks.planning.configuration import Json
+from tasks.release.moments import components_in, moments_in
+from tasks.release.single import SinglePlan
+from tasks.release.storing import read_release
+from tasks.runtime.plots import BLUE, png_of, styled_figure
+from tasks.runtime.settings import current_layout, current_root
+from tasks.tracking.runs import RUN_KEY, Entries, experiment_of, log_files, log_run, requirements, runs_with
+from tasks.tracking.runs import tracking_client as client_of
+from tasks.tracking.sklearn_export import row_map_step
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from mlflow import MlflowClient
+
+KEY_DIGITS = 12
+"""So many name a release for `unitball train --basis`."""
+SCREE, LOADINGS = "components.png", "loadings.csv"
+_MOST_BARS, _MOST_COLUMNS, _MOST_PICTURES = 20, 24, 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Component:
+    """One component.
+
+    Parameters
+    ----------
+    variance, low, high : float
+        Estimate of the variance along the direction, of scaled columns, and the ends of its 95 % margin; all margins
+        hold together.
+    noisy : float
+        The noisy eigenvalue, around which the margin is.
+    share : float
+        Of the total variance.
+    loadings : tuple of (str, float)
+        Scaled columns with the largest entries, largest first.
+    """
+
+    variance: float
+    low: float
+    high: float
+    noisy: float
+    share: float
+    loadings: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reduction:
+    """What a release of second moments says.
+
+    Parameters
+    ----------
+    dataset, version, account : str
+    epsilon, delta, mu : float
+        Of the release, for one row or person.
+    rows : int
+    columns : int
+        Scaled columns that vary.
+    centred : bool
+        Whether moments are about a released mean; about the declared middle otherwise.
+    key : str
+        The release's; its beginning names the basis.
+    components : tuple of Component
+    floor : float
+        What rows without variance stay below with probability 0.95.
+    above : int
+        Noisy eigenvalues above the floor.
+    total : float
+        The released total variance.
+    paid : bool
+        Whether the release was charged before.
+    run : str
+        MLflow's run.
+    """
+
+    dataset: str
+    version: str
+    account: str
+    epsilon: float
+    delta: float
+    mu: float
+    rows: int
+    columns: int
+    centred: bool
+    key: str
+    components: tuple[Component, ...]
+    floor: float
+    above: int
+    total: float
+    paid: bool
+    run: str
+
+    @property
+    def basis(self) -> str:
+        """What `unitball train --basis` takes."""
+        return self.key[:KEY_DIGITS]
+
+    def to_json(self) -> Json:
+        """Return a JSON object."""
+        return {**asdict(self), "basis": self.basis}
+
+
+def reduce(plan: SinglePlan, components: int | None = None) -> Reduction:
+    """Release second moments, unless they are, find their components, and log these to MLflow.
+
+    Parameters
+    ----------
+    plan : SinglePlan
+        Of :func:`tasks.release.moments.plan_moments`.
+    components : int, optional
+        Those above the noise where None.
+
+    Raises
+    ------
+    RefusedError
+        If the account has no room; nothing is charged then.
+    InputError
+        If no component is above the noise and no number is given.
+    """
+    paid, planned = plan.paid, plan.planned
+    statistic = cast(Statistic, read_release(plan.make()))
+    found = components_in(planned, statistic, components)
+    algorithm = cast(SecondMoments, planned.build())
+    made = components_map(algorithm, planned.setting, moments_in(planned, statistic), found)
+    names = scaled_names(plan.dataset)
+    run = _logged(plan, found, made, names)
+    return Reduction(
+        dataset=plan.dataset.name,
+        version=plan.dataset.version,
+        account=plan.dataset.account,
+        epsilon=plan.epsilon,
+        delta=planned.delta,
+        mu=cast(GaussianMu, planned.budget).mu,
+        rows=plan.dataset.rows,
+        columns=len(found.noisy),
+        centred=algorithm.center,
+        key=planned.key,
+        components=tuple(_component(found, made, names, place) for place in range(len(found.variances))),
+        floor=found.floor,
+        above=found.above,
+        total=found.total,
+        paid=paid,
+        run=run,
+    )
+
+
+def figure_of(plan: SinglePlan, components: int) -> bytes:
+    """Return the figure of a stored release's components, as PNG (:func:`draw_components`)."""
+    statistic = cast(Statistic, read_release(plan.make()))
+    found, algorithm = components_in(plan.planned, statistic, components), cast(SecondMoments, plan.planned.build())
+    made = components_map(algorithm, plan.planned.setting, moments_in(plan.planned, statistic), found)
+    return draw_components(found, made, scaled_names(plan.dataset), plan)
+
+
+def scaled_names(dataset: DatasetRef) -> tuple[str, ...]:
+    """Return the names of a version's features: a schema's, or a pixel's row and column, or their places."""
+    encoder = encoder_of(declared_table(current_layout(), dataset))
+    if isinstance(encoder, TableEncoder):
+        return tuple(map(str, encoder.declared.feature_names))
+    if dataset.image_shape is None:
+        return tuple(f"x{at}" for at in range(dataset.dimension))
+    return tuple("pixel " + ",".join(map(str, place)) for place in np.ndindex(*dataset.image_shape))
+
+
+def _component(found: Components, made: CentredComponents, names: Sequence[str], place: int) -> Component:
+    direction = made.basis[:, place]
+    largest = np.argsort(-np.abs(direction), kind="stable")[:5].tolist()
+    return Component(
+        variance=float(found.variances[place]),
+        low=float(found.low[place]),
+        high=float(found.high[place]),
+        noisy=float(found.noisy[place]),
+        share=float(found.shares[place]),
+        loadings=tuple((names[at], float(direction[at])) for at in largest if direction[at] != 0.0),
+    )
+
+
+def _logged(plan: SinglePlan, found: Components, made: CentredComponents, names: Sequence[str]) -> str:
+    """Log a basis of so many components once; return the id of its run in MLflow."""
+    planned, count = plan.planned, len(found.variances)
+    key = f"{planned.key}/{count}"
+    name = f"{count} components of {plan.dataset.name}"
+    entries = Entries(
+        name=name,
+        facts={
+            "algorithm": planned.name,
+            "dataset": plan.dataset.name,
+            "trust": planned.trust.name,
+            "proved": f"epsilon {plan.epsilon:g} at delta {planned.delta:g}",
+            "neighbours": str(planned.setting.neighbours),
+            "numerics": str(planned.guarantee().numerics),
+        },
+        params={"components": count, "basis": planned.key[:KEY_DIGITS], "epsilon": plan.epsilon},
+        metrics={
+            "explained_variance_ratio": float(found.shares.sum()),
+            "total_variance": found.total,
+            "noise_floor": found.floor,
+            "components_above_noise": float(found.above),
+        },
+    )
+    root = current_root()
+    with client_of(root) as client:
+        experiment = experiment_of(client, root, plan.dataset.name)
+        for run in runs_with(client, experiment, RUN_KEY, key):
+            if run.info.status == "FINISHED":
+                return str(run.info.run_id)
+        run_id = log_run(client, experiment, entries, keys={RUN_KEY: key})
+        _log_transformer(client, experiment, run_id, plan.dataset, made)
+        files: dict[str, str | bytes] = {
+            SCREE: draw_components(found, made, names, plan),
+            LOADINGS: _loadings(made, names),
+        }
+        log_files(client, run_id, files)
+        client.set_terminated(run_id, "FINISHED")
+    return run_id
+
+
+def transformer_of(dataset: DatasetRef, made: CentredComponents) -> Pipeline:
+    """Return the fitted pipeline from raw rows to scores: the table's encoder where there is one, and the map."""
+    encoder = encoder_of(declared_table(Layout(current_root()), dataset))
+    steps = [] if encoder is None else [("encode", encoder)]
+    step = row_map_step(made, dataset.dimension)
+    assert step is not None, "a map is a step"
+    return Pipeline([*steps, step])
+
+
+def _log_transformer(
+    client: MlflowClient, experiment: str, run_id: str, dataset: DatasetRef, made: CentredComponents
+) -> None:
+    """Log the map as MLflow's scikit-learn flavor: ``mlflow.sklearn.load_model(…).transform(rows)``."""
+    import mlflow.sklearn
+    from mlflow.models import Model
+
+    from tasks.tracking.flavor import TRUSTED, inputs_of, taken_as_installed
+
+    pipeline = transformer_of(dataset, made)
+    model_id = client.create_logged_model(
+        experiment, name="transformer", source_run_id=run_id, model_type="transformer"
+    ).model_id
+    with taken_as_installed():
+        Model.log(
+            artifact_path=None,
+            flavor=mlflow.sklearn,
+            name="transformer",
+            model_id=model_id,
+            run_id=run_id,
+            sk_model=pipeline,
+            serialization_format="skops",
+            skops_trusted_types=list(TRUSTED),
+            pip_requirements=requirements(),
+            signature=inputs_of(pipeline, dataset.dimension, made.dimension),
+        )
+
+
+def _loadings(made: CentredComponents, names: Sequence[str]) -> str:
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(["scaled column", "mean", *(f"component {place + 1}" for place in range(made.dimension))])
+    for name, mean, entries in zip(names, made.mean.tolist(), made.basis.tolist(), strict=True):
+        table.writerow([name, mean, *entries])
+    return text.getvalue()
+
+
+def draw_components(found: Components, made: CentredComponents, names: Sequence[str], plan: SinglePlan) -> bytes:
+    """Return the figure as PNG: variances above the noise's floor, and loadings by column, or components as images."""
+    shape = plan.dataset.image_shape
+    pictures = shape is not None and len(shape) == 2
+    kept = min(made.dimension, _MOST_PICTURES)
+    with styled_figure(10.0, 4.4) as figure:
+        left, right = figure.subfigures(1, 2, width_ratios=[1.0, 1.2])
+        _draw_scree(left.subplots(), found)
+        if pictures:
+            across = min(4, kept)
+            panels = right.subplots(-(-kept // across), across, squeeze=False).ravel()
+            for place, axes in enumerate(panels):
+                axes.set_axis_off()
+                if place < kept:
+                    picture = made.basis[:, place].reshape(cast("tuple[int, int]", shape))
+                    reach = float(np.abs(picture).max()) or 1.0
+                    axes.imshow(picture, cmap="RdBu_r", vmin=-reach, vmax=reach)
+                    axes.set_title(f"component {place + 1}", fontsize=8)
+        else:
+            _draw_loadings(right.subplots(), made, names, kept)
+        figure.suptitle(
+            f"{plan.dataset.name}: principal components of scaled columns, epsilon {plan.epsilon:g} at delta "
+            f"{plan.planned.delta:g}",
+            fontsize="medium",
+        )
+        return png_of(figure, 110)
+
+
+def _draw_scree(axes: Axes, found: Components) -> None:
+    shown = min(len(found.noisy), _MOST_BARS)
+    places, noisy = np.arange(1, shown + 1), found.noisy[:shown]
+    count = min(shown, len(found.variances))
+    axes.bar(places[:count], found.variances[:count], color=BLUE, alpha=0.75, label="estimated variance")
+    low = np.maximum(noisy - found.quantile, 0.0)
+    known = slice(0, count)
+    spread = [np.maximum(noisy - low, 0.0)[known], np.full(count, found.quantile)]
+    axes.errorbar(
+        places[known], noisy[known], yerr=spread, fmt="none", ecolor="#333333", elinewidth=0.8, label="95 % margin"
+    )
+    axes.plot(places, noisy, ".", color="#999999", markersize=4, label="noisy eigenvalue")
+    axes.axhline(found.floor, color="#B33", linestyle="--", linewidth=0.9, label="floor of the noise")
+    axes.set_xlabel("component")
+    axes.set_ylabel("variance of scaled columns")
+    axes.set_ylim(bottom=0.0)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.legend(fontsize="x-small")
+
+
+def _draw_loadings(axes: Axes, made: CentredComponents, names: Sequence[str], kept: int) -> None:
+    weights = np.abs(made.basis[:, :kept]).max(axis=1)
+    # Constants have none.
+    varying = np.flatnonzero(weights > 0.0)
+    chosen = np.sort(varying[np.argsort(-weights[varying], kind="stable")[:_MOST_COLUMNS]])
+    entries = made.basis[chosen][:, :kept]
+    reach = float(np.abs(entries).max()) or 1.0
+    drawn = axes.imshow(entries, cmap="RdBu_r", vmin=-reach, vmax=reach, aspect="auto")
+    axes.set_yticks(range(len(chosen)), [names[at][:28] for at in chosen], fontsize=7)
+    axes.set_xticks(range(kept), [str(place + 1) for place in range(kept)])
+    axes.grid(visible=False)
+    left = len(varying) - len(chosen)
+    axes.set_xlabel("component" + (f" (the {len(chosen)} columns with the largest loadings)" if left > 0 else ""))
+    bar = axes.figure.colorbar(drawn, ax=axes, fraction=0.05)
+    bar.ax.tick_params(labelsize=7)

@@ -1,0 +1,99 @@
+"""`unitball reduce`: one release, its record in MLflow, and runs that rest on it at no charge."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import mlflow.sklearn
+import numpy as np
+import pandas as pd
+import pytest
+
+import unitball
+from dpalgos.accounting.composition import compose
+from dpalgos.guarantees import GaussianMu
+from storage.errors import InputError, PriceError, RefusedError
+from tasks.datasets.registration import find_dataset
+from tasks.release.moments import geometry_of, plan_moments
+from tasks.runtime.settings import current_root
+from tasks.tracking import reductions
+from tasks.tracking.runs import tracking_client
+
+ROWS = 1200
+SCHEMA = {
+    "columns": [
+        {"name": "age", "type": "numeric", "range": [0, 100]},
+        {"name": "height", "type": "numeric", "range": [100, 220]},
+        {"name": "ward", "type": "category", "values": ["north", "south", "east"]},
+        {"name": "ill", "type": "label", "classes": ["no", "yes"]},
+    ]
+}
+
+
+@pytest.fixture
+def clinic(root: Path) -> pd.DataFrame:
+    random = np.random.default_rng(4)
+    ill = random.random(ROWS) < 0.5
+    frame = pd.DataFrame(
+        {
+            "age": np.clip(40 + 30 * ill + 8 * random.normal(size=ROWS), 0, 100),
+            "height": np.clip(165 + 8 * random.normal(size=ROWS), 100, 220),
+            "ward": random.choice(["north", "south", "east"], ROWS),
+            "ill": np.where(ill, "yes", "no"),
+        }
+    )
+    unitball.describe(frame, schema=SCHEMA, name="clinic", epsilon_cap=20.0, delta_cap=1e-5, plan=True)
+    return frame
+
+
+def test_rows_lie_within_the_declared_radius_about_the_declared_middle(clinic: pd.DataFrame) -> None:
+    found = geometry_of(find_dataset("clinic"))
+    encoder = reductions.encoder_of(reductions.declared_table(reductions.current_layout(), find_dataset("clinic")))
+    extremes = pd.DataFrame({"age": [0, 100, 50], "height": [220, 100, 160], "ward": ["north", "east", "south"]})
+    rows = encoder.transform(extremes)[:, found["varies"]] - np.array(found["origin"])[found["varies"]]
+    norms = np.linalg.norm(rows, axis=1)
+    assert norms[:2] == pytest.approx(found["mean_radius"], rel=1e-5)
+    assert norms[2] < norms[0]
+    assert len(found["varies"]) == 5
+
+
+def test_a_reduction_is_charged_once_logged_and_reused(clinic: pd.DataFrame) -> None:
+    with pytest.raises(PriceError, match=r"epsilon=0\.5"):
+        unitball.reduce("clinic")
+    two = unitball.reduce("clinic", epsilon=6.0, components=2)
+    assert two["variance"][0] > two["variance"][1] > 0.0
+    assert (two["low"] <= two["noisy"]).all()
+    charges = unitball.budget("clinic").charges
+    assert [charge.name for charge in charges] == ["second moments of the columns"]
+    three = unitball.reduce("clinic", epsilon=6.0, components=3)
+    assert three.attrs["paid"]
+    assert three["variance"][:2].tolist() == two["variance"].tolist()
+    assert len(unitball.budget("clinic").charges) == 1
+    # In MLflow a transformer from raw columns to scores, and what is drawn and listed.
+    with tracking_client(current_root()) as client:
+        files = {one.path for one in client.list_artifacts(two.attrs["run"])}
+        assert {reductions.SCREE, reductions.LOADINGS} <= files
+        (logged,) = client.search_logged_models(
+            [client.get_experiment_by_name("clinic").experiment_id], f"source_run_id = '{two.attrs['run']}'"
+        )
+        scores = mlflow.sklearn.load_model(logged.model_uri).transform(clinic.drop(columns="ill").head(4))
+    assert np.shape(scores) == (4, 2)
+
+    trained = unitball.train("clinic", basis=two.attrs["basis"], dimension=2, epsilon=1.0, parties=1)
+    result = trained.result
+    assert len(unitball.budget("clinic").charges) == 2
+    assert result.epsilon_charged == pytest.approx(1.0, abs=0.02)
+    assert result.epsilon_spent > 6.0
+    mus = GaussianMu(two.attrs["mu"]), GaussianMu(float(np.sqrt(result.mu_spent**2 - two.attrs["mu"] ** 2)))
+    assert compose((mus[1],)).epsilon(result.delta_spent) == pytest.approx(1.0, abs=0.02)
+    assert trained.predict(clinic.drop(columns="ill").head(4)).shape[0] == 4
+
+
+def test_what_does_not_serve_is_refused(clinic: pd.DataFrame) -> None:
+    with pytest.raises(InputError, match="none"):
+        unitball.train("clinic", basis="0123456789ab", dimension=2, epsilon=1.0)
+    with pytest.raises(InputError, match="epsilon"):
+        unitball.reduce("clinic", epsilon=0.02)
+    with pytest.raises(RefusedError, match="cap"):
+        unitball.reduce("clinic", epsilon=25.0, components=1)
+    assert plan_moments(find_dataset("clinic"), 25.0).price is not None

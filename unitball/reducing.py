@@ -1,0 +1,83 @@
+"""Principal components of a registered data set, as a data frame."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+
+import pandas as pd
+
+from tasks.datasets.registration import ensure_registered
+from tasks.release.column_counts import version_of
+from tasks.release.moments import plan_moments
+from tasks.tracking import reductions
+from unitball.training import using_root
+from unitball.wording import spoken_in_python
+
+
+@spoken_in_python()
+def reduce(
+    dataset: str,
+    *,
+    epsilon: float | None = None,
+    components: int | None = None,
+    delta: float | None = None,
+    center: bool = True,
+    trust: str | None = None,
+    version: str | None = None,
+    replicate: int = 0,
+    root: str | os.PathLike[str] | None = None,
+) -> pd.DataFrame:
+    """Release second moments of a data set's columns and return their principal components; as ``unitball reduce``.
+
+    Another number of components is the same release and costs nothing.
+
+    Parameters
+    ----------
+    dataset : str
+        A registered data set.
+    epsilon : float, optional
+        Of the release, for each row or person, above 0. Without it, public rows are reduced at 0.5, and so are private
+        rows where that release is charged already.
+    components : int, optional
+        Default: those above the noise.
+    delta : float, optional
+        Default: 105/128 of the cap's; 1e-5 on public rows.
+    center : bool
+        Whether rows are centred at a released mean; at the declared middle otherwise.
+    trust : str, optional
+        Of several parties' own files: ``local`` by default, ``secagg``, ``central``.
+    version : str, optional
+        Default: the newest.
+    replicate : int
+        Another number is another release, drawn and charged anew.
+    root : path, optional
+        Default: ``UNITBALL_ROOT`` or the user's own.
+
+    Returns
+    -------
+    data frame
+        A line per component: ``variance``, the ends ``low`` and ``high`` of its 95 % margin, the eigenvalue ``noisy``
+        around which that is, ``share`` of the total variance, ``loadings`` of the columns with the largest. Its
+        ``attrs`` hold what the release cost, and ``basis``, which ``train(…, basis=…)`` takes.
+
+    Raises
+    ------
+    storage.errors.PriceError
+        If private rows would be charged and no ``epsilon`` is given; nothing is charged.
+    storage.errors.RefusedError
+        If the account's cap would be exceeded; nothing is charged then.
+    storage.errors.InputError
+        If no component is above the noise and no number is given, or ranges are not declared.
+    """
+    with using_root(root):
+        ensure_registered(dataset)
+        planned = plan_moments(
+            version_of(dataset, version), epsilon, delta=delta, trust=trust, center=center, replicate=replicate
+        )
+        if epsilon is None and (price := planned.price) is not None:
+            raise price.refusal(f"give epsilon={planned.epsilon:g}")
+        found = reductions.reduce(planned, components)
+    frame = pd.DataFrame([asdict(one) for one in found.components])
+    frame.attrs |= {name: value for name, value in found.to_json().items() if name != "components"}
+    return frame
