@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import stat
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -70,6 +71,18 @@ class _Below:
 def _joined(root: Path, path: str) -> Path:
     # A run asks a thousand times, and making a path takes as long as asking the disk for it.
     return root / path
+
+
+def _mode_of(folder: Path) -> int:
+    """Return the mode of a folder, which is made where it is missing; a run asks a thousand times."""
+    try:
+        found = folder.stat().st_mode
+    except FileNotFoundError:
+        found = 0
+    if not stat.S_ISDIR(found):
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.stat().st_mode
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,10 +205,9 @@ class Layout:
             if not served:
                 self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
             for folder in (self.releases, self.results, self.artifacts, self.prefect):
-                folder.mkdir(mode=0o700, exist_ok=True)
+                _mode_of(folder)
             for folder in (self.private, self.datasets, self.parties):
-                folder.mkdir(mode=0o700, exist_ok=True)
-                if folder.stat().st_mode & 0o077:
+                if _mode_of(folder) & 0o077:
                     folder.chmod(0o700)
         wanted, marker = os.environ.get(OBJECTS_VARIABLE) or None, self._marked()
         if not marker:

@@ -286,8 +286,10 @@ EMBEDDED_VARIABLE = "UNITBALL_EMBEDDED_API_URL"
 
 def current_root() -> Path:
     """Return the absolute root: ``UNITBALL_ROOT``, or one place per user, so that budgets depend on no folder."""
+    if named := os.environ.get(ROOT_VARIABLE):
+        return Path(named).expanduser().resolve()
     data = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
-    return Path(os.environ.get(ROOT_VARIABLE) or data / "unitball").expanduser().resolve()
+    return (data / "unitball").expanduser().resolve()
 
 
 @contextmanager
@@ -317,7 +319,7 @@ def current_layout() -> Layout:
     layout = Layout(current_root())
     with writing(layout.root):
         # An empty folder is about to become a root, and its owner's alone.
-        if layout.root.is_dir() and not any(layout.root.iterdir()):
+        if not layout.marker.exists() and layout.root.is_dir() and not any(layout.root.iterdir()):
             layout.root.chmod(0o700)
     layout.prepare()
     check_permissions(layout)
