@@ -60,7 +60,7 @@ from tasks.runtime.stores import use_database_server
 
 _UNIT = """\
 # Put into ~/.config/systemd/user/unitball.service, then: systemctl --user enable --now unitball
-# So that it runs while nobody is logged in: loginctl enable-linger
+# So that it runs while no user is logged in: loginctl enable-linger
 [Unit]
 Description=Unitball: Prefect, MLflow and the runner of the flows
 After=network.target

@@ -89,9 +89,9 @@ class Unit:
         size : int
         """
         if self.person:
-            return f"What is protected is a {self}: whoever has {size} rows has the same ε as whoever has one."
+            return f"The unit of protection is a {self}: a person with {size} rows has the same ε as a person with one."
         return (
-            f"What is protected is a row: whoever has {size} rows is a group of {size}, "
+            f"The unit of protection is a row: a person with {size} rows is a group of {size}, "
             + (group or "whose ε is larger")
             + "."
         )

@@ -102,7 +102,7 @@ def _projection(step: Any) -> str | None:
 
 def _analysed(step: HashingVectorizer) -> str | None:
     own = [name for name in ("preprocessor", "tokenizer", "analyzer") if callable(getattr(step, name))]
-    return f"{own[0]} is a function of yours, of which nobody here knows what it keeps; leave it out" if own else None
+    return f"{own[0]} is a function of yours, and what it keeps of the rows is unknown; omit it" if own else None
 
 
 def _categories(step: Any) -> str | None:

@@ -210,7 +210,7 @@ def say_charged_before(account: str, what: str = "this") -> None:
     what : str
         Of several that are asked for at once, which one.
     """
-    say_note(f"all that {what} releases was charged to account {account} before: it costs nothing more")
+    say_note(f"all that {what} releases was charged to account {account} before: it is not charged again")
 
 
 def agree(price: "Price | None", *, asks: bool, yes: bool, way_out: str = "give --epsilon, or --yes") -> None:

@@ -120,7 +120,7 @@ def ingest(
     lines += [*left_out[:_MOST_NAMED], *([f"and {more} more"] if (more := len(left_out) - _MOST_NAMED) > 0 else [])]
     if (waiting := rows_left_out(name, reference)) is not None:
         night, rows = waiting
-        which = f"night {night} of the horizon" if night else "no night of the horizon: nobody is new"
+        which = f"night {night} of the horizon" if night else "no night of the horizon: no person is new"
         lines.append(f"{which}; {rows} new rows of people who came before are in no night yet (private to you)")
     if (compared := rows_there_before(name, reference)) is not None:
         night, rows, before = compared

@@ -74,7 +74,7 @@ def describe(
     from tasks.datasets.registration import ensure_registered
     from tasks.release import column_counts, descriptions
 
-    refuse_beside("--plan", "charges nothing and reads no row", ["--plot", "--against", "--yes"])
+    refuse_beside("--plan", "prints the price and reads no row", ["--plot", "--against", "--yes"])
     if plot is not None and plot.exists():
         raise InputError(f"{plot} exists: give another file name, or remove it first")
     _bring_in(request.model_copy(update={"name": name}), private=private)
@@ -132,7 +132,7 @@ def terms_lines(terms: Terms, *, planned: bool = False) -> Iterator[str]:
     price = f"epsilon {terms.epsilon:g} at delta {terms.delta:g} (mu {terms.mu:.4g}) for a {terms.unit}"
     if terms.group_size > 1:
         price += f"; of {terms.group_size} rows a person the account counts what these lose together"
-    yield "one release, which was charged before and costs nothing more" if terms.paid else f"{made} {price}"
+    yield "one release, which was charged before and is not charged again" if terms.paid else f"{made} {price}"
     if terms.cap_epsilon is None:
         yield f"account {terms.account}: the rows are public, and nothing is charged"
         return

@@ -262,7 +262,7 @@ def export(
         [
             f"{out}: run {key[:12]}, {len(data):,} bytes",
             f"signed by {signer}",
-            "Send this fingerprint by another channel than the archive. Whoever receives both checks them with: "
+            "Send this fingerprint by another channel than the archive. The receiver of both checks them with: "
             f"unitball verify {out.name} --signer {signer}",
         ],
     )
@@ -463,7 +463,8 @@ def _shown(report: BudgetReport, left: Sequence[str]) -> Iterator[RenderableType
             )
         if report["left"] is not None and report["left"]["epsilon"] > cap["epsilon"]:
             yield (
-                "What is left may be above that: it is stated at a smaller δ, at which the same noise is a larger ε."
+                "The remaining budget may be above that: it is stated at a smaller δ, at which the same "
+                "noise is a larger ε."
             )
         if charged:
             yield (

@@ -308,7 +308,7 @@ class Ledger:
                     new = ()
                 elif reservation.name == name:
                     # Nothing was drawn under it: another version of the code asks for other releases.
-                    content = {"reservation": reservation.sequence, "why": "reserved anew for other releases"}
+                    content = {"reservation": reservation.sequence, "why": "reserved again for other releases"}
                     entries.append(Kind.RETURN, account=plan.account, subject=name, content=content)
             decision = self._require_admitted(entries, account, plan, new)
             if new:

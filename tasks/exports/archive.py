@@ -277,7 +277,7 @@ def _proof(manifests: Mapping[str, Mapping[str, object]]) -> str:
         algorithm = manifest.get("algorithm")
         lines += [f"## {manifest['label']} ({key[:12]})", ""]
         if not isinstance(algorithm, Mapping):
-            lines += ["Made of the releases it names: post-processing, which costs nothing.", ""]
+            lines += ["Made of the releases it names: post-processing, which is free.", ""]
             continue
         lines += [f"`{algorithm['kind']}/{algorithm['name']}`: {json.dumps(manifest['guarantee'], sort_keys=True)}", ""]
         trust = manifest["trust"]

@@ -679,7 +679,7 @@ def _unit(contents: _Contents) -> str:
     groups = "" if contents.evidence else f", priced for people of up to {max(sizes, default=1)} row(s)"
     return (
         f"one record is a row, declared. Checked here: the releases are made for single rows{of_account}{groups}. Not "
-        "in the archive: how many rows a person has, of whom whoever has several loses more than this epsilon"
+        "in the archive: how many rows a person has, and a person with several rows has a larger epsilon than this"
     )
 
 

@@ -604,8 +604,8 @@ def _faults_of_evaluation(config: EvaluationSettings) -> Iterator[str]:
     if config.by is not None and config.roc:
         yield (
             f"`by` {config.by} and `roc` are two releases of the same held-out rows, each of which would have half "
-            "of the budget: leave one of them out; a run that repeats this one with the other trains nothing "
-            "anew, and charges its measurement alone"
+            "of the budget: leave one of them out; a run that repeats this one with the other does not train "
+            "again, and is charged for its measurement alone"
         )
     if config.aim is not None and not config.roc:
         yield f"`aim` {config.aim} is reached by the noisy sums that `roc` pays for: give `roc` too"

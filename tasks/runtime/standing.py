@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 # For so long a charge that is being written may still tell how it ended: a local ledger takes milliseconds.
 _PATIENCE_SECONDS = 1.0
-AGAIN = "ask again: what was charged costs nothing"
+AGAIN = "run it again: what was charged is not charged again"
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ PREDICTION = "prediction"
 EFFECTS = "effects.json"
 """Artifact of a run in MLflow."""
 _NOTE = (
-    "From weights and {sources} alone: no row is looked at, and it costs nothing. Each score is that of a made-up row "
+    "From weights and {sources} alone: no row is read, and nothing is charged. Each score is that of a made-up row "
     "with {reference}. Rows are scaled to norm 1, so that effects do not add up to a row's score."
 )
 _COUNTED = "the other columns at their released medians (categories: their most frequent value, by noisy counts)"

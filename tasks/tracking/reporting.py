@@ -70,7 +70,7 @@ _MOST_RECALLS = 10
 _DIGITS = 6
 _ALWAYS_OUTSIDE = (
     "the numbers of {several} and parties, names, parameters and times of runs, which are public",
-    "what is computed from the rows by anything but Unitball, and what somebody knows of a person from elsewhere",
+    "what is computed from the rows by anything but Unitball, and knowledge about a person from elsewhere",
 )
 
 
@@ -158,7 +158,7 @@ def _of_several(dataset: DatasetRef, plan: RunPlan, result: RunResult, group: in
     loss = f"for whom it is {loss} at δ = {plan.delta:g}"
     if not dataset.person:
         return f"\n\n{dataset.unit.meaning(loss, size)}"
-    return f"\n\n{dataset.unit.meaning()} Whoever is in the rows of two parties is a group of two records, {loss}."
+    return f"\n\n{dataset.unit.meaning()} A person in the rows of two parties is a group of two records, {loss}."
 
 
 def _sentence(proved: Proved) -> str:
@@ -169,7 +169,7 @@ def _sentence(proved: Proved) -> str:
         other = f"{proved.unit} had other rows, or none" if proved.person else "row been another one"
     rest = f", plus a remainder of {rounded_up(proved.delta, 2):g}" if proved.delta else ""
     return (
-        "Whatever anybody may conclude from the model, and from all else that this run released, is at most "
+        "Any conclusion from the model, and from all else that this run released, is at most "
         f"{factor:g} times as probable as it would have been had any one {other}{rest}."
     )
 

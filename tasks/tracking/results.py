@@ -78,8 +78,8 @@ class Proved(BaseModel, frozen=True):
         missed = next((missed for alarms, missed in self.trade_off if alarms == _FALSE_ALARMS), 0.0)
         most = rounded_up(100 * (1 - missed), 3)
         guesser = (
-            f"Whoever guesses whether a {self.unit} was there, and is wrong about {_FALSE_ALARMS:.0%} of those that "
-            "were not, "
+            f"An attacker who guesses whether a {self.unit} was there, and is wrong about {_FALSE_ALARMS:.0%} of those "
+            "that were not, "
         )
         if most >= 100:
             return f"{guesser}may recognise all of those that were: so large an ε does not bound it."

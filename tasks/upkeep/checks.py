@@ -55,12 +55,12 @@ def sweep_everything(layout: Layout) -> list[str]:
     if versions := sweep_unregistered(layout, catalog):
         done.append(f"removed {versions} copies of rows that were never registered")
     if kept := remove_kept(layout, -math.inf):
-        done.append(f"removed {kept} files of mapped rows that no stored version has or nobody can read")
+        done.append(f"removed {kept} files of mapped rows that no stored version has or that cannot be read")
     if objects := remove_orphans(layout):
         done.append(f"removed {objects} objects of rows that no stored version names")
     if damaged := open_releases().remove_damaged():
         done.append(
-            f"removed {len(damaged)} damaged releases: whoever needs one makes it again, with the same noise and no "
+            f"removed {len(damaged)} damaged releases: a run that needs one makes it again, with the same noise and no "
             "new charge while the secrets are the same"
         )
     with reading(open_ledger_database()) as entries:
@@ -217,7 +217,7 @@ def _models(layout: Layout) -> _Problems:
     for name, place in foreign_experiments(layout.root):
         yield (
             f"experiment {name} in MLflow keeps its files at {place}, outside {layout.artifacts}",
-            "rename that experiment in MLflow: one of this name is made anew, and logging again costs nothing",
+            "rename that experiment in MLflow: one of this name is created again, and logging again is free",
         )
     for model, file in without_file(layout.root):
         yield (

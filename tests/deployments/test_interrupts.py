@@ -375,7 +375,7 @@ def _line_before_the_end(process: subprocess.Popen[str], number: signal.Signals)
 def test_what_stands_is_said_before_the_process_ends(
     step: str, number: signal.Signals, commands: CommandLine, tmp_path: Path
 ) -> None:
-    """While the main thread hears nothing; the next start says that it was charged, and charges nothing."""
+    """While the main thread hears nothing; the next start says that it was charged, at no charge."""
     ingest = ("ingest", "clinic", "--format", "csv", "--path", _CLINIC, "--schema", _CLINIC.with_suffix(".yaml"), *_CAP)
     assert commands(*ingest).code == 0
     describe = ("describe", "clinic", "--epsilon", 0.5)
@@ -386,7 +386,7 @@ def test_what_stands_is_said_before_the_process_ends(
     again = commands(*describe)
     assert again.code == 0
     assert len(open_ledger().charges("clinic-2026")) == 1
-    note = "note: all that this releases was charged to account clinic-2026 before: it costs nothing more"
+    note = "note: all that this releases was charged to account clinic-2026 before: it is not charged again"
     if step == "declared":
         assert before == 0
         assert line.endswith("; nothing was charged\n")
@@ -394,7 +394,7 @@ def test_what_stands_is_said_before_the_process_ends(
     else:
         assert before == 1
         assert "; charged: 1 release to account clinic-2026, which has now spent epsilon 0.49" in line
-        assert line.endswith(" of 3 (0 before): ask again: what was charged costs nothing\n")
+        assert line.endswith(" of 3 (0 before): run it again: what was charged is not charged again\n")
         assert again.err == f"{note}\n"
     assert "which was charged before" in commands(*describe).out
 
@@ -416,7 +416,7 @@ def test_a_run_that_is_terminated_in_the_engines_hands(engine: Engine, unitball:
     (before,) = {charge.plan.sequence for charge in open_ledger().charges("clinic-2026")}
     again = unitball(*train)
     assert again.code == 0
-    note = "note: all that {} releases was charged to account clinic-2026 before: it costs nothing more"
+    note = "note: all that {} releases was charged to account clinic-2026 before: it is not charged again"
     assert note.format("this") in again.err
     assert {charge.plan.sequence for charge in open_ledger().charges("clinic-2026")} == {before}
     # Beside one that is to be paid, only this one costs nothing.

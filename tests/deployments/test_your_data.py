@@ -46,7 +46,8 @@ def test_the_walk_up_to_its_rows(commands: CommandLine, tmp_path: Path, monkeypa
         "visits: 1837 people × 36, private, account hospital-2025",
         "5000 read, 5000 kept, 843 incomplete, 36 outside",
         "of the 5000 rows of train that are kept, 5000 can train: 0 are beyond the 64 of a person, 0 are of people who",
-        "What is protected is a person (column Patient): whoever has 5 rows has the same ε as whoever has one.",
+        "The unit of protection is a person (column Patient): a person with 5 rows has the same ε as a person "
+        "with one.",
     ):
         assert line in out
         assert line in PAGE

@@ -239,7 +239,7 @@ def test_each_account_pays_for_a_person_who_is_in_two_and_the_card_says_what_tha
     with isolated_root(parties.root("coordinator")):
         note = run_report(config, run, columns).note
     assert f"is a group of two records, for whom it is ε = {twice + 5e-4:.3g}"[:-2] in note
-    assert "What is protected is a person (column Patient)" in note
+    assert "The unit of protection is a person (column Patient)" in note
     assert f"{2 * len(COUNTS)} people of 2 parties" in note
     assert made.result.proved is not None
     assert made.result.proved.person == "Patient"

@@ -38,7 +38,7 @@ def test_the_card_of_a_private_model(root: Path, tmp_path: Path) -> None:
         "95 % margins",
         "Guessing the most frequent class gives an accuracy of 0.",
         "Recall by class",
-        "What is protected is a row: whoever has 5 rows is a group of 5, for whom it is ε = ",
+        "The unit of protection is a row: a person with 5 rows is a group of 5, for whom it is ε = ",
         "people with several rows",
         "the curator, who sees all rows",
         "unitball train --dataset clinic --algorithm noisy-gd --epsilon 1 --parties 2",

@@ -342,7 +342,7 @@ def test_what_is_guaranteed_of_predictions_names_the_accounts_own_group(tracked_
     tracked("clinic", algorithm="noisy-gd", epsilon=0.1)
     said = guaranteed(tracked_root, find_model(tracked_root, "clinic.noisy-gd"))
     assert "for a row it was trained on" in said
-    assert "whoever has 13 rows is a group of 13, whose ε is larger." in said
+    assert "a person with 13 rows is a group of 13, whose ε is larger." in said
 
 
 @pytest.mark.parametrize(
