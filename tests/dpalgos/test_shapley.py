@@ -173,6 +173,17 @@ def test_values_add_up_and_a_row_is_by_itself(monkeypatch: pytest.MonkeyPatch) -
     assert same.errors.max() < 1e-15
 
 
+def test_of_two_columns_a_pair_holds_both_orders() -> None:
+    """Nothing is left to chance with one reference row: the closed form, and no error."""
+    players, _, missing = table(1)
+    row, other = np.array([1.0, 1.0, 0.0, 0.1]), np.append(np.array([0.0, 0.0, 1.0]), missing[-1])
+    found = Explainer(normed, players, np.tile(other, (6, 1))).values(row[None])
+    first, second = np.array([1.0, 0.0, 1.0, 0.1]), np.array([0.0, 1.0, 0.0, 0.1])
+    start, one, two, end = normed(np.stack([other, first, second, row]))[:, 0]
+    assert found.values[0] == pytest.approx([(one - start + end - two) / 2.0, (two - start + end - one) / 2.0])
+    assert found.errors.max() < 1e-12
+
+
 def test_one_column_has_all_of_it() -> None:
     counts = counted({0: [30.0, 70.0]}, {})
     (column,) = counts.layout.numbers
