@@ -183,7 +183,7 @@ def _signed(path: Path, members: _Members) -> tuple[dict[str, str], str]:
 
 SIGNED = "signed.json"
 RUN, CHARGES, AUDIT, PROOF, ENVIRONMENT = "run.json", "charges.json", "audit.json", "proof.md", "environment.json"
-_JSON = ("proved", "claim", "split", "identity", "releases", "evaluations", "classes", "confusion", "roc")
+_JSON = ("proved", "claim", "split", "identity", "synthetic", "releases", "evaluations", "classes", "confusion", "roc")
 _NAMES = ("run_key", "mlflow_run_id")
 _LOCK = Path(__file__).resolve().parents[2] / "requirements.lock"
 
@@ -212,6 +212,11 @@ def export_run(run: str) -> tuple[bytes, str, str]:
         If one of its releases does not match its digests.
     """
     layout, report = current_layout(), _find(run)
+    if synthetic := cast(list[str] | None, report.get("synthetic")):
+        raise InputError(
+            f"run {str(report['run_key'])[:12]} rests on synthetic rows ({', '.join(synthetic)}), and an archive has "
+            "no place for a synthesis: export a run that uses none"
+        )
     keys = [*report["releases"], *report["evaluations"]]  # type: ignore[misc]  # both are lists
     store, members = open_releases(), {RUN: canonical_json(report)}
     manifests: dict[str, Json] = {}

@@ -476,6 +476,10 @@ def _run(contents: _Contents) -> str:
         not isinstance(identity, NightIdentity) and {version for version, _ in places} != {identity.dataset.version},
         "its releases are of other rows than its key names",
     )
+    _refute_if(
+        run.get("synthetic") != [] or identity.dataset.synthesis,
+        "it rests on synthetic rows, and the archive does not hold what these are drawn from",
+    )
     # Public maps that rows pass through are named behind the system.
     named = run["algorithm"] == identity.system or run["algorithm"].startswith(f"{identity.system}+")
     _refute_if(

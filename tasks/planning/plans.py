@@ -10,7 +10,7 @@ from typing import cast
 
 from pydantic import SerializeAsAny, SerializerFunctionWrapHandler, model_serializer
 
-from dpalgos.accounting.costs import Allocation, allocate, loss_of_deadline_misses, tightened
+from dpalgos.accounting.costs import Allocation, allocate, loss_of_deadline_misses, losses_under, tightened
 from dpalgos.algorithms import ProjectionAlgorithm
 from dpalgos.column_maps import ColumnMap
 from dpalgos.evaluators.by_group import ConfusionByGroup
@@ -121,6 +121,13 @@ class RunPlan(Planned):
         Why these parts, where the system chooses them from public facts.
     warning : str or None
         What to say before anything is spent.
+    drawn : tuple of PlannedRelease
+        Releases of rows that drawn rows rest on which the run uses: no charge is due, and what the results guarantee
+        composes them.
+    synthetic : tuple of str
+        The names of these drawn rows' data sets.
+    drawn_person : str
+        The column that names the people whom these releases protect; empty where a row is.
     """
 
     identity: SerializeAsAny[RunIdentity]
@@ -144,6 +151,9 @@ class RunPlan(Planned):
     delta: float
     reasons: tuple[str, ...] = ()
     warning: str | None = None
+    drawn: tuple[PlannedRelease, ...] = ()
+    synthetic: tuple[str, ...] = ()
+    drawn_person: str = ""
 
     @property
     def run_key(self) -> str:
@@ -179,10 +189,20 @@ class RunPlan(Planned):
     def composed_by_party(self) -> dict[str, tuple[Loss, ...]]:
         """Return what the run's results guarantee each party: what it pays, and what was released before of its rows.
 
-        Counts that were released before are of all rows of the version, whoever has them; evaluations are of the
-        parties whose rows they read.
+        Counts that were released before are of all rows of the version, whoever has them, and so are those that drawn
+        rows rest on; evaluations are of the parties whose rows they read.
+
+        Raises
+        ------
+        ParameterError
+            If drawn rows rest on releases about which nothing is proved under the run's relation.
         """
-        paid = [loss for one in self.counts if one.key in self.before for loss in one.guarantee().losses]
+        relation = next((one.setting.neighbours for one in self.releases if one.reads_rows), Neighbours.REPLACE_ONE)
+        # What the run rests on anyway is composed once.
+        used = {one.key for one in (*self.counts, *self.projections, *self.evaluations)}
+        drawn = [one.guarantee() for one in self.drawn if one.key not in used]
+        paid = [loss for one in drawn for loss in losses_under(one, relation)]
+        paid += [loss for one in self.counts if one.key in self.before for loss in one.guarantee().losses]
         measured = [one for one in self.evaluations if one.key in self.before]
 
         def measured_of(party: str) -> list[Loss]:
@@ -199,7 +219,8 @@ class RunPlan(Planned):
     @property
     def guarantees(self) -> list[Guarantee]:
         """What is proved of each release of rows that the run makes or rests on."""
-        used = (*(one for one in (*self.counts, *self.evaluations) if one.key in self.before), *self.releases)
+        before = (one for one in (*self.counts, *self.evaluations) if one.key in self.before)
+        used = (*before, *self.releases, *self.drawn)
         return [release.guarantee() for release in used if release.reads_rows]
 
     @property

@@ -14,6 +14,7 @@ from tasks.planning.configuration import AlgorithmSettings, split_features
 from tasks.planning.identity import code_version, identity
 from tasks.planning.resolution import parameters_of
 from tasks.planning.rows import FeatureStep, MappedRows
+from tasks.preparation.drawn import require_same_population
 from tasks.preparation.encoder_files import read_encoder
 from tasks.preparation.normalisation import plan_normalisation, require_source
 from tasks.preparation.public_maps import map_identity
@@ -103,6 +104,8 @@ def _from_public_rows(dataset: DatasetRef, config: AlgorithmSettings, before: Se
             f"{public.name} holds the training rows, and a map learnt from them is not public; name a data "
             f"set of other rows"
         )
+    if public.synthesis and registered.private:
+        require_same_population(public, registered)
     if public.dimension != registered.dimension:
         raise InputError(
             f"{public.name} has {public.dimension} features per row and {registered.name} {registered.dimension}; "

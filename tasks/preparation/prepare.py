@@ -30,6 +30,7 @@ from tasks.planning.plans import Draft, RunPlan, draft_run
 from tasks.planning.releases import PlannedCombination, PlannedRelease
 from tasks.planning.resolution import resolve_normalisation, resolve_system
 from tasks.planning.rows import FeatureStep, MappedRows, NormalisedRows, Partition, RowNode, Shards
+from tasks.preparation.drawn import drawn_behind
 from tasks.preparation.grouping import plan_groups
 from tasks.preparation.nightly_rows import Nights, are_current, plan_nights, record_tonight
 from tasks.preparation.normalisation import plan_normalisation, require_source
@@ -351,6 +352,7 @@ def prepare(config: TrainingConfig) -> Prepared:
         config = with_dimension(config, registered)
     check_parts(config, registered, faults)
     if config.horizon is not None:
+        _require_not_drawn(config, registered)
         faults.raise_all()
         tonight = prepare_over(config, Tonight(registered=registered, cap=opening_cap(config.dataset)))
         return with_positive(tonight, config.positive or _declared_positive(registered))
@@ -420,6 +422,12 @@ def prepare_divided(undivided: AwaitingPartition, shards: Shards) -> PreparedRun
         prepared = _over_matrices(config, references, prepared, matrices)
     missing = () if stored else tuple(one.key for one in matrices)
     prepared = replace(prepared, looked_up=looked_up._replace(missing=missing))
+    used = [undivided.registered, *(step.public.rows for step in undivided.features if step.public is not None)]
+    if (drawn := drawn_behind(used)).releases:
+        resting = {"drawn": drawn.releases, "synthetic": drawn.names, "drawn_person": drawn.person}
+        prepared = replace(prepared, plan=prepared.plan.model_copy(update=resting))
+        # What composes to nothing under the run's relation is refused before anything is charged.
+        prepared.plan.composed_by_party()
     return with_positive(prepared, config.positive or _declared_positive(undivided.registered))
 
 
@@ -431,6 +439,16 @@ def _declared_positive(registered: DatasetRef) -> str | None:
         if table is None or "schema" not in table
         else parse_schema(table["schema"], registered.name).label.positive or None
     )
+
+
+def _require_not_drawn(config: TrainingConfig, registered: DatasetRef) -> None:
+    """Refuse nights that would rest on drawn rows: all nights are charged with the first, before these are there."""
+    used = [registered, *([] if config.public_dataset is None else [find_dataset(config.public_dataset)])]
+    if drawn := [one.name for one in used if one.synthesis]:
+        raise InputError(
+            f"{drawn[0]} is drawn from releases, and a horizon's epsilon, which is charged and stated once for all "
+            "nights, does not compose them: leave --horizon out, or take other rows"
+        )
 
 
 def with_positive(prepared: PreparedRun, positive: str | None) -> PreparedRun:

@@ -114,6 +114,8 @@ class RunResult(Evaluation, frozen=True):
         people are protected it speaks of people, who weigh alike in every metric however many rows they have.
     identity : RunIdentity
         What ``run_key`` is the digest of.
+    synthetic : tuple of str
+        Data sets of drawn rows that the run has used: it rests on the releases that these are drawn from.
     releases, evaluations : tuple of str
         Keys of what was released to train, the model last, and to measure.
     seconds : float or None
@@ -138,6 +140,7 @@ class RunResult(Evaluation, frozen=True):
     sound_counterpart: str | None
     run_key: str
     identity: SerializeAsAny[RunIdentity]
+    synthetic: tuple[str, ...] = ()
     releases: tuple[str, ...]
     evaluations: tuple[str, ...] = ()
     mlflow_run_id: str | None = None
@@ -173,7 +176,11 @@ def proved_of(plan: RunPlan, rests_on: Sequence[Loss] = ()) -> Proved | None:
         return None
     losses_by_party = {(*losses, *rests_on) for losses in plan.composed_by_party().values()}
     return proved_together(
-        losses_by_party, plan.guarantees, delta=plan.delta, trust=plan.trust, person=plan.identity.dataset.person
+        losses_by_party,
+        plan.guarantees,
+        delta=plan.delta,
+        trust=plan.trust,
+        person=plan.identity.dataset.person or plan.drawn_person,
     )
 
 
@@ -213,7 +220,7 @@ def proved_together(
 
 def charged_of(plan: RunPlan) -> float | None:
     """Return what a run's own releases cost, where it rests on some that were made before it; None elsewhere."""
-    charged = _epsilons(plan, plan.losses_by_party()) if plan.before else None
+    charged = _epsilons(plan, plan.losses_by_party()) if plan.before or plan.drawn else None
     return None if charged is None else max(charged.values())
 
 
@@ -269,6 +276,7 @@ def summarise(plan: RunPlan, dataset: DatasetRef, evaluation: Evaluation, refere
         sound_counterpart=plan.sound_counterpart,
         run_key=plan.run_key,
         identity=plan.identity,
+        synthetic=plan.synthetic,
         releases=tuple(reference.key for reference in references),
         evaluations=tuple(release.key for release in plan.evaluations),
     )
@@ -291,6 +299,12 @@ def rests_on(result: RunResult) -> str:
     on = "the counts of its columns"
     if on_basis(result):
         on = "the principal components of its rows"
+    if result.synthetic:
+        on = f"the releases that the synthetic rows of {' and '.join(result.synthetic)} are drawn from"
+        on += (
+            " (and earlier counts or components of its own rows, if its model has any)"
+            * result.identity.dataset.private
+        )
     if result.by_group is not None and result.by_group.combined:
         several = result.identity.dataset.unit.several
         on = f"the confusion matrix of its held-out {several} (and earlier counts of columns, if its model has any)"

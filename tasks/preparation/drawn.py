@@ -1,0 +1,122 @@
+"""What drawn rows rest on: releases of a synthesis, whose rows these counted, and which private runs may use them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from storage.errors import RefusedError
+from storage.refs import DatasetRef
+from tasks.accounts.terms import relation_of
+from tasks.planning.nights import PlannedNight, release_of
+from tasks.planning.releases import PlannedRelease
+from tasks.runtime.stores import open_catalog, open_releases
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """What rows of a derived data set, or public ones that were recognised as drawn, rest on.
+
+    Attributes
+    ----------
+    names : tuple of str
+        Of the data sets.
+    releases : tuple of PlannedRelease
+        All releases of rows that their syntheses are made of, each once.
+    sources : tuple of DatasetRef
+        Whose rows these releases counted.
+    """
+
+    names: tuple[str, ...] = ()
+    releases: tuple[PlannedRelease, ...] = ()
+    sources: tuple[DatasetRef, ...] = ()
+
+    @property
+    def person(self) -> str:
+        """The column that names the people who are protected; empty where a row is."""
+        return next((source.person for source in self.sources if source.person), "")
+
+
+def drawn_behind(datasets: Iterable[DatasetRef]) -> Drawn:
+    """Return what data sets rest on; nothing of those that are not drawn. No row is read.
+
+    Raises
+    ------
+    RefusedError
+        If a release of the chain is not stored here: no epsilon could be stated.
+    """
+    used = {one.name: one for one in datasets if one.synthesis}
+    releases, sources = dict[str, PlannedRelease](), dict[str, DatasetRef]()
+    for one in used.values():
+        for planned in _releases_of(one):
+            releases[planned.key] = planned
+            source = _counted(planned.dataset)
+            if source is None:
+                raise RefusedError(
+                    f"{one.name} is drawn from counts of version {planned.dataset}, which is not registered here, so "
+                    "that nobody can say whom they protect; use it in the root where it was drawn"
+                )
+            sources[source.version] = source
+    return Drawn(tuple(used), tuple(releases.values()), tuple(sources.values()))
+
+
+def require_same_population(drawn: DatasetRef, registered: DatasetRef) -> None:
+    """Refuse drawn rows in a run on private rows, unless both are of one account, relation and unit.
+
+    Raises
+    ------
+    RefusedError
+        Naming what differs: the losses of two populations, or under two relations, compose to no epsilon of either.
+    """
+    for source in drawn_behind([drawn]).sources:
+        facts = {
+            "account": (source.account, registered.account),
+            "relation": (str(relation_of(source.name)), str(relation_of(registered.name))),
+            "unit": (str(source.unit), str(registered.unit)),
+        }
+        for what, (theirs, own) in facts.items():
+            if theirs != own:
+                raise RefusedError(
+                    f"{drawn.name} is drawn from releases of {source.name}, whose {what} is {theirs}, and that of "
+                    f"{registered.name} is {own}: what a run makes of both has no epsilon of either. Take rows drawn "
+                    f"from {registered.name}, or public rows",
+                    value=theirs,
+                    bound=own,
+                )
+
+
+def _releases_of(dataset: DatasetRef) -> list[PlannedRelease]:
+    """Return the releases of rows that a synthesis is made of, by the manifests of all that it names."""
+    store, waiting, seen = open_releases(), [dataset.synthesis], set[str]()
+    found = []
+    while waiting:
+        key = waiting.pop()
+        if key in seen:
+            continue
+        seen.add(key)
+        if not store.exists(key):
+            raise RefusedError(
+                f"{dataset.name} rests on release {key[:12]}, which is not stored here; put it back from a back-up, or "
+                "use the set in the root where it was drawn"
+            )
+        manifest = store.manifest(key)
+        made = manifest.get("post_processing")
+        if made is not None:
+            waiting += made["upstream"]
+            continue
+        known = {name: manifest[name] for name in PlannedNight.model_fields if name in manifest}
+        planned = release_of({**known, "seed": manifest["public_seed"], "account": "", "delta": 0.0})
+        if planned.key != key:
+            raise RefusedError(f"the manifest of release {key[:12]} describes another one; put it back from a back-up")
+        waiting += planned.upstream
+        if planned.reads_rows:
+            found.append(planned)
+    return found
+
+
+def _counted(version: str) -> DatasetRef | None:
+    """Return the registered version whose rows a release has counted; None where it is not registered here."""
+    for one in open_catalog().registrations():
+        if one.version == version:
+            return DatasetRef.model_validate(one.manifest["reference"])
+    return None

@@ -1,0 +1,124 @@
+"""What is made with drawn rows rests on what they are drawn from: its epsilon composes it, or the run is refused."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpalgos.accounting.composition import compose
+from dpalgos.guarantees import GaussianMu
+from dpalgos.parameters import ParameterError
+from flows.federated_training import chain_inline
+from storage.errors import InputError, RefusedError
+from storage.frames import frame_of
+from storage.readers.in_memory import DeclaredFrame
+from storage.refs import Visibility
+from tasks.datasets.registration import find_dataset, ingest
+from tasks.datasets.request import IngestRequest
+from tasks.exports.archive import export_run
+from tasks.planning.configuration import TrainingConfig
+from tasks.preparation.drawn import drawn_behind
+from tasks.preparation.prepare import prepare, whole
+from tasks.runtime.steps import inline
+from tasks.tracking.reporting import keep_run
+from tasks.tracking.results import rests_on
+from tests.support.tables import columns_of, table_of, train_on_table
+
+
+@pytest.fixture(scope="module")
+def drawn_from(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GaussianMu]:
+    """Private visits, counts of them, and a set derived from what a server made of these: the loss of the counts."""
+    folder = tmp_path_factory.mktemp("drawn")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("UNITBALL_ROOT", str(folder / "root"))
+        patch.setenv("UNITBALL_LEDGER_MARK", str(folder / "marks"))
+        _, run = train_on_table(folder, "two", epsilon=2.0)
+        (path,) = run.models.values()
+        (counts,) = run.plan.counts
+        derive("visits-synthetic", path[0].key)
+        # Visits of others, on an account of their own.
+        derive_private(folder, "stays")
+        (loss,) = counts.guarantee().losses
+        assert isinstance(loss, GaussianMu)
+        yield loss
+
+
+def schema_of() -> dict[str, Any]:
+    return {"format_version": 1, "columns": columns_of("two")}
+
+
+def derive(name: str, synthesis: str) -> None:
+    rows = DeclaredFrame(frame=frame_of(table_of("two", 400, seed=1)), schema=schema_of())
+    ingest(IngestRequest(name=name, visibility=Visibility.DERIVED), rows=rows, drawn={"synthesis": synthesis})
+
+
+def derive_private(folder: Path, name: str) -> None:
+    rows = DeclaredFrame(frame=frame_of(table_of("two", 500, seed=7)), schema=schema_of())
+    ingest(IngestRequest(name=name, epsilon_cap=9.0, delta_cap=1e-6), rows=rows)
+
+
+def asked(dataset: str, **given: Any) -> TrainingConfig:
+    fields = {"algorithm": "noisy-gd", "epsilon": 1.0, "parties": 1, "evaluation": False, **given}
+    return TrainingConfig.model_validate({"dataset": dataset, "parameters": {"trainer.iterations": 5}, **fields})
+
+
+def together(config: TrainingConfig, counts: GaussianMu) -> tuple[float, float]:
+    """What the run's own releases cost by themselves, and with the counts."""
+    plan = whole(prepare(config)).plan
+    (own,) = set(plan.losses_by_party().values())
+    mu = math.sqrt(sum(loss.mu**2 for loss in own if isinstance(loss, GaussianMu)))
+    both = compose((GaussianMu(mu), counts)).epsilon(config.stated_delta)
+    return compose(own).epsilon(config.stated_delta), both
+
+
+def test_a_model_of_drawn_rows_rests_on_their_synthesis(drawn_from: GaussianMu) -> None:
+    config = asked("visits-synthetic")
+    run = chain_inline(config)
+    own, both = together(config, drawn_from)
+    assert run.result.proved is not None
+    assert run.result.proved.epsilon == pytest.approx(both)
+    assert run.result.epsilon_charged == pytest.approx(own)
+    assert both > 1.1 * own
+    assert run.result.synthetic == ("visits-synthetic",)
+    assert "synthetic rows of visits-synthetic" in rests_on(run.result)
+    # What is drawn is nobody's charge.
+    assert whole(prepare(config)).plan.releases == run.plan.releases
+    with inline():
+        keep_run(config, run)
+    with pytest.raises(InputError, match="visits-synthetic"):
+        export_run(run.result.run_key)
+
+
+def test_a_private_run_takes_drawn_rows_of_its_own_account_alone(drawn_from: GaussianMu) -> None:
+    given: dict[str, Any] = {"public_dataset": "visits-synthetic"}
+    given["parameters"] = {"trainer.iterations": 5, "public.components": 3}
+    config = asked("visits", **given)
+    plan = whole(prepare(config)).plan
+    assert plan.synthetic == ("visits-synthetic",)
+    own, both = together(config, drawn_from)
+    (composed,) = set(plan.composed_by_party().values())
+    assert compose(composed).epsilon(config.stated_delta) == pytest.approx(both)
+    assert both > own
+    with pytest.raises(RefusedError, match="account is visits, and that of stays is stays"):
+        prepare(asked("stays", **given))
+    with pytest.raises(ParameterError, match="replace-special"):
+        prepare(asked("visits", neighbours="replace-special", **given))
+
+
+def test_nights_do_not_rest_on_drawn_rows(drawn_from: GaussianMu) -> None:
+    with pytest.raises(InputError, match="visits-synthetic"):
+        prepare(asked("visits", horizon=10, public_dataset="visits-synthetic"))
+
+
+def test_a_chain_without_its_releases_is_refused(drawn_from: GaussianMu) -> None:
+    derive("orphans", "0" * 64)
+    with pytest.raises(RefusedError, match="000000000000"):
+        prepare(asked("orphans"))
+    assert drawn_behind([find_dataset("visits")]).releases == ()
+    (counts,) = drawn_behind([find_dataset("visits-synthetic")]).releases
+    assert counts.guarantee().losses == (drawn_from,)
+    assert drawn_behind([find_dataset("visits-synthetic")] * 2).names == ("visits-synthetic",)
