@@ -122,3 +122,9 @@ def test_a_chain_without_its_releases_is_refused(drawn_from: GaussianMu) -> None
     (counts,) = drawn_behind([find_dataset("visits-synthetic")]).releases
     assert counts.guarantee().losses == (drawn_from,)
     assert drawn_behind([find_dataset("visits-synthetic")] * 2).names == ("visits-synthetic",)
+
+
+def test_what_a_run_rests_on_anyway_is_composed_once(drawn_from: GaussianMu) -> None:
+    plan = whole(prepare(asked("visits", algorithm="unitball", epsilon=2.0, parameters={}))).plan
+    assert plan.counts
+    assert plan.model_copy(update={"drawn": plan.counts}).composed_by_party() == plan.composed_by_party()
