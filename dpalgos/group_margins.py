@@ -52,7 +52,9 @@ limit and y of q to its upper one, the lower limit of p − q is
 and the upper one likewise. The drawing of rows is independent between groups, and the noise is not: the T of both
 groups have the covariance :math:`-\beta s^2((1-p)(1-q)a + p\,q\,b)`, which has the magnitude of
 :math:`\beta/(1-\beta)` times the root of the noise's two variances at most. So :math:`\rho` is that, below 0, times
-the root of the two shares that the noise has in the variance of T. Each margin holds by itself, in 95 % of the runs;
+the root of the two shares that the noise has in the variance of T. A limit that reaches 0 or 1 is nearer than the noise
+goes; where one of the two does, the limit of the difference is p − q − x − y. (Of a rate of 1 less one of 1/2, 90.8 %
+of the margins would hold otherwise.) Each margin holds by itself, in 95 % of the runs;
 of many differences some 5 % do not hold.
 
 References
@@ -260,15 +262,17 @@ class RatesOfGroup:
             (low, high), (other_low, other_high) = (_limits_of(one.metrics, name) for one in (self, other))
             value, rate = self.metrics[name], other.metrics[name]
             crossed = -2.0 * correlation * math.sqrt(share * other.of_noise[name])
-
-            def reach(one: float, another: float, crossed: float = crossed) -> float:
-                return math.sqrt(one**2 + another**2 + crossed * one * another)
-
-            least = value - rate - reach(value - low, other_high - rate)
-            most = value - rate + reach(high - value, rate - other_low)
+            below = _reach(value - low, other_high - rate, crossed, at_end=low <= 0.0 or other_high >= 1.0)
+            above = _reach(high - value, rate - other_low, crossed, at_end=high >= 1.0 or other_low <= 0.0)
+            least, most = value - rate - below, value - rate + above
             limits = {f"{name}_low": max(least, -1.0), f"{name}_high": min(most, 1.0)}
             found.update({name: value - rate, **limits})
         return found
+
+
+def _reach(one: float, another: float, crossed: float, *, at_end: bool) -> float:
+    """Return how far a difference's limit lies from it, by those of its two rates."""
+    return one + another if at_end else math.sqrt(one**2 + another**2 + crossed * one * another)
 
 
 def _limits_of(metrics: Metrics, name: str) -> tuple[float, float]:

@@ -502,6 +502,10 @@ def test_differences_use_the_covariance_that_estimates_of_two_groups_have() -> N
     one = RatesOfGroup(Metrics(wide), {"accuracy": 1.0})
     assert one.less(one, 0.0).limits("accuracy") == pytest.approx((-0.1 * math.sqrt(2), 0.1 * math.sqrt(2)))
     assert one.less(one, -0.5).limits("accuracy") == pytest.approx((-0.1 * math.sqrt(3), 0.1 * math.sqrt(3)))
+    # A limit at 1 is nearer than the noise goes: the distances are added.
+    at_end = RatesOfGroup(Metrics({**wide, "accuracy_high": 1.0}), {"accuracy": 1.0})
+    assert at_end.less(one, 0.0).limits("accuracy") == pytest.approx((-0.1 * math.sqrt(2), 0.5 + 0.1))
+    assert one.less(at_end, 0.0).limits("accuracy") == pytest.approx((-0.1 - 0.5, 0.1 * math.sqrt(2)))
     unknown = Metrics()
     unknown.refuse("accuracy", "few rows", (0.0, 1.0))
     refused = one.less(RatesOfGroup(unknown, {"accuracy": 1.0}), 0.0)
