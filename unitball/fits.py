@@ -4,7 +4,7 @@ import math
 import os
 import secrets
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,14 +29,15 @@ from dpalgos.parameters import ParameterError
 from dpalgos.registry import AlgorithmSpec, lookup
 from dpalgos.rows import ArrayRows, Floats, Ints
 from storage.errors import InputError, RefusedError
-from storage.fingerprints import private_versions
-from storage.layout import Layout
+from storage.fingerprints import Fingerprints, drawn_versions, private_versions
+from storage.layout import DRAWN, Layout
 from storage.ledger.charges import PERSON
 from storage.people import People, at_most, record_sizes
 from storage.refs import DatasetRef, ReleaseRef, TableColumn, Visibility
+from storage.secrets import root_secret
 from tasks.accounts.ledger import require_account
 from tasks.accounts.pricing import epsilon_of_person
-from tasks.datasets.registration import accounts_of, find_dataset, ingest
+from tasks.datasets.registration import RECOGNISED, accounts_of, find_dataset, ingest
 from tasks.datasets.request import IngestRequest
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.graph import materialise
@@ -44,6 +45,7 @@ from tasks.planning.plans import RunPlan
 from tasks.planning.releases import PlannedCombination, PlannedRelease
 from tasks.planning.resolution import resolve
 from tasks.planning.rows import Partition
+from tasks.preparation.drawn import Drawn, drawn_behind
 from tasks.preparation.paid_moments import NAME as MOMENTS
 from tasks.preparation.partitions import positions_by_party, shards_of
 from tasks.preparation.prepare import AllRows, prepare_over
@@ -52,9 +54,10 @@ from tasks.release.preflight import require_feasible
 from tasks.release.prices import price_of
 from tasks.release.storing import read_release
 from tasks.runtime.settings import current_layout, current_root
+from tasks.runtime.stores import open_catalog
 from tasks.tracking.effects import counts_behind
 from tasks.tracking.results import Proved, proved_of, proved_together
-from unitball.guarantees import IN_MEMORY_ALONE, NOT_REMEMBERED
+from unitball.guarantees import DRAWN_ROWS, IN_MEMORY_ALONE, NOT_REMEMBERED
 from unitball.training import MEMORY, one_at_a_time, root_of_one_call, using_root
 from unitball.wording import in_python
 
@@ -113,6 +116,10 @@ class Encoded:
         Which features are which column's.
     normalisation : str
         The row-local map that comes before the releases.
+    recognised_by : array (m, d'), optional
+        What rows are recognised by (:meth:`storage.schema.Schema.plain`); the features where None.
+    cells : callable, optional
+        Gives what patterns are made of (:meth:`storage.schema.Schema.cells`).
     """
 
     features: Floats
@@ -120,6 +127,8 @@ class Encoded:
     grouped: Grouped | None
     columns: tuple[TableColumn, ...]
     normalisation: str
+    recognised_by: Floats | None = None
+    cells: Callable[[Any], Any] | None = None
 
     @property
     def records(self) -> int:
@@ -274,6 +283,8 @@ def _require_pure(config: TrainingConfig, dataset: DatasetRef) -> None:
 def fit_in_memory(config: TrainingConfig, rows: Encoded, random_state: Any) -> Fitted:
     """Plan a run over public rows and carry it out, its noise from a public seed or drawn afresh."""
     plan, partition = _planned(config, rows)
+    drawn = _drawn_among(rows)
+    plan = drawn.under(plan)
     given = rows.divided({name: np.sort(chosen) for name, chosen in positions_by_party(partition).items()})
     mapped = {name: row_map(rows.normalisation)(part.features) for name, part in given.items()}
     secret = _secret_of(random_state)
@@ -306,7 +317,24 @@ def fit_in_memory(config: TrainingConfig, rows: Encoded, random_state: Any) -> F
         statistics={one.key: outputs[one.key] for one in plan.evaluations},
         normalisation=rows.normalisation,
         account="none: the rows are public",
+        remembered=DRAWN_ROWS.format(" and ".join(drawn.names)) if drawn.releases else "",
     )
+
+
+def _drawn_among(rows: Encoded) -> Drawn:
+    """Return what public rows rest on that are found among those of derived sets of the current root.
+
+    A tenth of them, as at an ingestion; here no declaration overrides it, for there is nowhere to record one.
+    """
+    with using_root(None):
+        # Nothing is made where there is no root yet.
+        if not Layout(current_root()).marker.exists() or not (versions := drawn_versions(layout := current_layout())):
+            return Drawn()
+        prints = Fingerprints(root_secret(layout), columns=False, cells=rows.cells)
+        prints.add(rows.features if rows.recognised_by is None else rows.recognised_by)
+        alike = {one for one in versions if prints.share_drawn(layout.dataset(one) / DRAWN) >= RECOGNISED}
+        known = (DatasetRef.model_validate(one.manifest["reference"]) for one in open_catalog().registrations())
+        return drawn_behind(one for one in known if one.version in alike)
 
 
 def _secret_of(random_state: Any) -> bytes:

@@ -13,6 +13,7 @@ NOT_COVERED = (
 )
 """What no guarantee of an estimator covers."""
 NOT_REMEMBERED = "no account remembers this fit: another fit of the same rows is not counted"
+DRAWN_ROWS = "the rows are among the synthetic rows of {}: this composes the releases that these are drawn from"
 IN_MEMORY_ALONE = (
     "account {!r} is kept in the memory of this process, for tests: at its end the same rows have their whole budget "
     "again"

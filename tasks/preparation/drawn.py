@@ -9,6 +9,7 @@ from storage.errors import RefusedError
 from storage.refs import DatasetRef
 from tasks.accounts.terms import relation_of
 from tasks.planning.nights import PlannedNight, release_of
+from tasks.planning.plans import RunPlan
 from tasks.planning.releases import PlannedRelease
 from tasks.runtime.stores import open_catalog, open_releases
 
@@ -35,6 +36,21 @@ class Drawn:
     def person(self) -> str:
         """The column that names the people who are protected; empty where a row is."""
         return next((source.person for source in self.sources if source.person), "")
+
+    def under(self, plan: RunPlan) -> RunPlan:
+        """Return a plan whose results rest on these releases, if there are any.
+
+        Raises
+        ------
+        ParameterError
+            If nothing is proved of them under the plan's relation: said before anything is charged.
+        """
+        if not self.releases:
+            return plan
+        resting = {"drawn": self.releases, "synthetic": self.names, "drawn_person": self.person}
+        found: RunPlan = plan.model_copy(update=resting)
+        found.composed_by_party()
+        return found
 
 
 def drawn_behind(datasets: Iterable[DatasetRef]) -> Drawn:

@@ -423,11 +423,7 @@ def prepare_divided(undivided: AwaitingPartition, shards: Shards) -> PreparedRun
     missing = () if stored else tuple(one.key for one in matrices)
     prepared = replace(prepared, looked_up=looked_up._replace(missing=missing))
     used = [undivided.registered, *(step.public.rows for step in undivided.features if step.public is not None)]
-    if (drawn := drawn_behind(used)).releases:
-        resting = {"drawn": drawn.releases, "synthetic": drawn.names, "drawn_person": drawn.person}
-        prepared = replace(prepared, plan=prepared.plan.model_copy(update=resting))
-        # What composes to nothing under the run's relation is refused before anything is charged.
-        prepared.plan.composed_by_party()
+    prepared = replace(prepared, plan=drawn_behind(used).under(prepared.plan))
     return with_positive(prepared, config.positive or _declared_positive(undivided.registered))
 
 

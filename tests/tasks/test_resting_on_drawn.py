@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from dpalgos.accounting.composition import compose
@@ -27,6 +28,7 @@ from tasks.runtime.steps import inline
 from tasks.tracking.reporting import keep_run
 from tasks.tracking.results import rests_on
 from tests.support.tables import columns_of, table_of, train_on_table
+from unitball import PrivateClassifier
 
 
 @pytest.fixture(scope="module")
@@ -51,8 +53,8 @@ def schema_of() -> dict[str, Any]:
     return {"format_version": 1, "columns": columns_of("two")}
 
 
-def derive(name: str, synthesis: str) -> None:
-    rows = DeclaredFrame(frame=frame_of(table_of("two", 400, seed=1)), schema=schema_of())
+def derive(name: str, synthesis: str, seed: int = 1) -> None:
+    rows = DeclaredFrame(frame=frame_of(table_of("two", 400, seed=seed)), schema=schema_of())
     ingest(IngestRequest(name=name, visibility=Visibility.DERIVED), rows=rows, drawn={"synthesis": synthesis})
 
 
@@ -115,7 +117,7 @@ def test_nights_do_not_rest_on_drawn_rows(drawn_from: GaussianMu) -> None:
 
 
 def test_a_chain_without_its_releases_is_refused(drawn_from: GaussianMu) -> None:
-    derive("orphans", "0" * 64)
+    derive("orphans", "0" * 64, seed=5)
     with pytest.raises(RefusedError, match="000000000000"):
         prepare(asked("orphans"))
     assert drawn_behind([find_dataset("visits")]).releases == ()
@@ -128,3 +130,21 @@ def test_what_a_run_rests_on_anyway_is_composed_once(drawn_from: GaussianMu) -> 
     plan = whole(prepare(asked("visits", algorithm="unitball", epsilon=2.0, parameters={}))).plan
     assert plan.counts
     assert plan.model_copy(update={"drawn": plan.counts}).composed_by_party() == plan.composed_by_party()
+
+
+def test_an_estimator_of_public_rows_recognises_drawn_ones(drawn_from: GaussianMu) -> None:
+    """A data frame that was drawn, fitted with public=True: the guarantee composes the counts, and says so."""
+    rows, others = table_of("two", 400, seed=1), table_of("two", 400, seed=77)
+    found = {}
+    for name, table in (("drawn", pd.concat([rows.head(60), others.head(300)])), ("others", others)):
+        model = PrivateClassifier(epsilon=1.0, algorithm="noisy-gd", schema=schema_of(), public=True, random_state=0)
+        found[name] = model.fit(table.drop(columns="outcome"), table["outcome"]).guarantee_
+    assert found["others"].proved is not None
+    assert found["drawn"].proved is not None
+    own = found["others"].proved
+    assert own.mu is not None
+    assert found["drawn"].proved.epsilon > 1.1 * own.epsilon
+    assert found["drawn"].proved.mu is not None
+    assert found["drawn"].proved.mu > drawn_from.mu
+    assert "visits-synthetic" in str(found["drawn"])
+    assert "synthetic" not in str(found["others"])
