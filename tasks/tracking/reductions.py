@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, cast
 
@@ -259,7 +260,7 @@ def _log_transformer(
     model_id = client.create_logged_model(
         experiment, name="transformer", source_run_id=run_id, model_type="transformer"
     ).model_id
-    with taken_as_installed():
+    with taken_as_installed(), _without_a_word():
         Model.log(
             artifact_path=None,
             flavor=mlflow.sklearn,
@@ -272,6 +273,18 @@ def _log_transformer(
             pip_requirements=requirements(),
             signature=inputs_of(pipeline, dataset.dimension, made.dimension),
         )
+
+
+@contextmanager
+def _without_a_word() -> Iterator[None]:
+    """Keep MLflow from printing that a transformer does not predict."""
+    from mlflow.utils import logging_utils
+
+    logging_utils.disable_logging()
+    try:
+        yield
+    finally:
+        logging_utils.enable_logging()
 
 
 def _loadings(made: CentredComponents, names: Sequence[str]) -> str:
