@@ -64,15 +64,20 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """End the served root, and the engine, after the last test of the files that ask for it: they never quite rest.
+    """End the served root, and by day the engine, after the last test of the files that ask for it: they never rest.
 
-    In a worker these files are one after another; without workers, and at night, they may come back.
+    In a worker these files are one after another; without workers, and by night those with an engine, they may come
+    back.
     """
-    if not hasattr(item.config, "workerinput") or item.config.option.markexpr == "nightly":
+    if not hasattr(item.config, "workerinput"):
         return
-    for name, files in (("served", SERVED), ("engine", ENGINE)):
+    for name, files in (("served", SERVED), *([("engine", ENGINE)] if _by_day(item.config) else [])):
         if _file(item.nodeid) in files and (nextitem is None or _file(nextitem.nodeid) not in files):
             item.config.stash[ENDING][name].close()
+
+
+def _by_day(config: pytest.Config) -> bool:
+    return bool(config.option.markexpr != "nightly")
 
 
 def _file(nodeid: str) -> str:
@@ -97,10 +102,10 @@ class Distribution(LoadFileScheduling):  # type: ignore[misc]  # xdist has no ty
         if file in SERVED:
             return "served"
         # By night they are too many for one worker.
-        if file in ENGINE and self.config.option.markexpr != "nightly":
+        if file in ENGINE and _by_day(self.config):
             return "engine"
         # A family of audits takes an hour of one core; its cases share nothing.
-        return nodeid if self.config.option.markexpr == "nightly" and file.startswith("tests/dpalgos/") else file
+        return nodeid if not _by_day(self.config) and file.startswith("tests/dpalgos/") else file
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -119,6 +124,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     for fixture, known, twice in (("served", SERVED, "served"), ("engine", SERVED | ENGINE, "an engine is started")):
         stray = {_file(item.nodeid) for item in items if fixture in getattr(item, "fixturenames", ())} - known
-        if stray and config.option.markexpr != "nightly":
+        if stray and _by_day(config):
             warnings.warn(f"tests/support/distribution.py does not name {stray}: {twice} twice", stacklevel=1)
     items.sort(key=_rank)
