@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, TypedDict, cast
+from typing import ClassVar, TypedDict, cast
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from dpalgos.guarantees import GaussianMu, Neighbours, Setting, loss_from_json, 
 from dpalgos.histograms import ColumnCounts, combined
 from dpalgos.models import Statistic
 from dpalgos.parameters import COUNT, Bounded, ParameterError
-from dpalgos.registry import register
+from dpalgos.registry import lookup, register
 from dpalgos.rows import Floats
 
 
@@ -37,7 +37,7 @@ class ColumnMap(Aggregator[Statistic, RowFeatures]):
         return False
 
     @classmethod
-    def told(cls, releases: Sequence[tuple[Any, Setting]]) -> dict[str, object]:
+    def told(cls, releases: Sequence[tuple[object, Setting]]) -> dict[str, object]:
         """Return the parameters that say how the releases were made which the map rests on: each and its setting."""
         return {}
 
@@ -199,9 +199,9 @@ class LearntColumns(Bounded, ColumnMap):
         return len(terms(numbers, categories, self.level, counted=self.counted))
 
     @classmethod
-    def told(cls, releases: Sequence[tuple[Any, Setting]]) -> dict[str, object]:
+    def told(cls, releases: Sequence[tuple[object, Setting]]) -> dict[str, object]:
         """Return how each release counted."""
-        return {"releases": [how_counted(counts, setting) for counts, setting in releases]}
+        return {"releases": [how_counted(cast(ColumnHistograms, counts), setting) for counts, setting in releases]}
 
     @property
     def counted(self) -> bool:
@@ -280,7 +280,7 @@ class UnitNormRows(Bounded, ColumnMap):
 class HowSummed(TypedDict):
     """How a release formed second moments, as JSON."""
 
-    parameters: dict[str, Any]
+    parameters: dict[str, object]
     budget: dict[str, object]
     setting: CountSetting
 
@@ -325,10 +325,10 @@ class PrincipalColumns(Bounded, ColumnMap):
             )
 
     @classmethod
-    def told(cls, releases: Sequence[tuple[Any, Setting]]) -> dict[str, object]:
+    def told(cls, releases: Sequence[tuple[object, Setting]]) -> dict[str, object]:
         """Return how the one release formed moments."""
         ((moments, setting),) = releases
-        return {"release": how_summed(moments, setting)}
+        return {"release": how_summed(cast(SecondMoments, moments), setting)}
 
     def output_dimension(self, dimension: int) -> int:
         """Return k."""
@@ -344,9 +344,8 @@ class PrincipalColumns(Bounded, ColumnMap):
         how = self.release
         if how is None:
             raise ParameterError("release is None; say how the moments were formed (how_summed)")
-        return SecondMoments(**how["parameters"], budget=loss_from_json(dict(how["budget"]))), _setting_of(
-            how["setting"]
-        )
+        parameters = {**how["parameters"], "budget": loss_from_json(dict(how["budget"]))}
+        return lookup("evaluators", "second-moments")(**parameters), _setting_of(how["setting"])
 
     def combine(self, artefacts: Sequence[Statistic], weights: Floats) -> CentredComponents:
         """Return the map.

@@ -239,11 +239,11 @@ class PrivateStep(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
         if self._encoding is None:
             encoding = self._columns.encode_or_raise(rows)
             warn_of_clipped(encoding.clipped, "the schema")
-            return encoding.features
+            return np.asarray(encoding.features)
         if self.bounds is not None:
             names = getattr(self, "feature_names_in_", None)
             warn_of_clipped(self._encoding.clipped(rows, names), "their bounds")
-        return self._encoding(rows)
+        return np.asarray(self._encoding(rows))
 
     def _without_cells(self) -> AbstractContextManager[None]:
         """Return what keeps cells of private rows out of errors: a notebook keeps what it shows."""

@@ -381,8 +381,8 @@ class _Option:
         text = re.sub(r"`(\w+)`", lambda found: flags.get(found[1], found[0]), text)
         if self.kind is bool:
             # The other way is an option only where it is not the default; help has little room.
-            flags = f"{self.flag}/--no-{self.flag.removeprefix('--')}" if default is not False else self.flag
-            return Annotated[bool | None, typer.Option(flags, help=text, show_default=False, rich_help_panel=panel)]
+            both = f"{self.flag}/--no-{self.flag.removeprefix('--')}" if default is not False else self.flag
+            return Annotated[bool | None, typer.Option(both, help=text, show_default=False, rich_help_panel=panel)]
         many = get_origin(self.kind) in (tuple, *_MAPPINGS)
         return Annotated[
             list[str] | None if many else str | None,

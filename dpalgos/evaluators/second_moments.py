@@ -304,7 +304,7 @@ class SecondMoments(GaussianAlgorithm):
             rows = (chosen - middle.astype(kind)) * kind.type(1.0 / radius)
         if null.any():
             rows[null] = 0.0
-        return rows
+        return np.asarray(rows)
 
     def _summed(self, rows: Rows, setting: Setting) -> Ints:
         """Return Σ ỹ over a party's rows, (w,), exactly."""
@@ -339,4 +339,4 @@ class SecondMoments(GaussianAlgorithm):
         mean = noisy / units
         noise = len(mean) * (self.distribution(setting).sigma * setting.noise_factor / units) ** 2
         length = max(l2_norm(mean) ** 2, np.finfo(np.float64).tiny)
-        return self.mean_radius * clip_to_unit_ball(mean[None, :] * max(0.0, 1.0 - noise / length))[0]
+        return np.asarray(self.mean_radius * clip_to_unit_ball(mean[None, :] * max(0.0, 1.0 - noise / length))[0])

@@ -620,8 +620,8 @@ def _faults_of_system(config: AlgorithmSettings) -> Iterator[str]:
             yield f"`{field}` is among the `parameters` too: leave it out of these"
     if config.basis is not None:
         beside = ("projection", "features", "public_dataset", "counts_of")
-        if given := [name for name in beside if getattr(config, name) is not None]:
-            yield f"`basis` {config.basis} is the map of rows, and `{given[0]}` names another: leave one of them out"
+        if others := [name for name in beside if getattr(config, name) is not None]:
+            yield f"`basis` {config.basis} is the map of rows, and `{others[0]}` names another: leave one of them out"
         if config.normalisation not in (None, "none"):
             yield f"`basis` {config.basis} is of rows as they are registered: leave `normalisation` out"
     if config.algorithm is None and config.trainer is None:

@@ -302,7 +302,7 @@ def draw_components(found: Components, made: CentredComponents, names: Sequence[
     pictures = shape is not None and len(shape) == 2
     kept = min(made.dimension, _MOST_PICTURES)
     with styled_figure(10.0, 4.4) as figure:
-        left, right = figure.subfigures(1, 2, width_ratios=[1.0, 1.2])
+        left, right = np.ravel(figure.subfigures(1, 2, width_ratios=[1.0, 1.2]))
         _draw_scree(left.subplots(), found)
         if pictures:
             across = min(4, kept)
@@ -340,7 +340,7 @@ def _draw_scree(axes: Axes, found: Components) -> None:
     axes.set_xlabel("component")
     axes.set_ylabel("variance of scaled columns")
     axes.set_ylim(bottom=0.0)
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.locator_params(axis="x", integer=True)
     axes.legend(fontsize="x-small")
 
 

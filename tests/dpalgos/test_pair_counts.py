@@ -155,7 +155,7 @@ def test_tables_by_hand_and_by_parties(random: np.random.Generator) -> None:
 
 def test_parts_nest_in_equal_bins(random: np.random.Generator) -> None:
     cells = np.concatenate([random.random(1000), np.arange(65) / 64, np.nextafter(np.arange(1, 65) / 64, 0.0)])
-    edges = np.array([3, 8, 40]) / 64
+    edges = [3 / 64, 8 / 64, 40 / 64]
     assert np.array_equal(parts_between(cells, edges), np.searchsorted([3, 8, 40], bins_of(cells, 64), side="right"))
 
 

@@ -224,11 +224,11 @@ def test_a_private_table_with_a_tiny_group_is_measured_at_the_price_of_one_matri
     algorithm = counting.build()
     assert isinstance(algorithm, ConfusionByGroup)
     # The matrix of the run before is taken, and no row is counted among all rows again.
-    (before, *_) = plan.matrices
+    (earlier, *_) = plan.matrices
     assert (algorithm.whole, result.by_group.combined) == (0, True)
-    estimates = GroupEstimates.of_release(algorithm, noise_of(counting), noise_of(before))
+    estimates = GroupEstimates.of_release(algorithm, noise_of(counting), noise_of(earlier))
     noise, of_all = estimates.deviations
-    assert of_all == pytest.approx(math.sqrt(4.0 / 5.0) * noise_of(before), rel=0.02)
+    assert of_all == pytest.approx(math.sqrt(4.0 / 5.0) * noise_of(earlier), rel=0.02)
     whole = expected("sex", table(400, seed=4))
     for group, counts in result.by_group.confusion.items():
         metrics, found = result.by_group.metrics[group], float(np.sum(counts))

@@ -117,6 +117,9 @@ def test_a_model_of_scores_composes_the_basis(rows: tuple[Any, Any]) -> None:
     scores = pca.transform(rows[0])
     unmarked = classifier(test_fraction=0.3, repetition=1).fit(np.array(scores), rows[1])
     alone, composed = unmarked.guarantee_.proved, model.guarantee_.proved
+    assert alone is not None
+    assert composed is not None
+    assert alone.mu is not None
     # A mutant that forgets the basis says what the classifier costs alone.
     assert composed.mu == pytest.approx(np.hypot(alone.mu, pca.basis_.losses[0].mu), rel=1e-9)
     assert composed.epsilon > alone.epsilon + 0.5
@@ -126,6 +129,7 @@ def test_a_model_of_scores_composes_the_basis(rows: tuple[Any, Any]) -> None:
     scores = pickle.loads(pickle.dumps(scores[:1500]))  # noqa: S301 - our own
     assert basis_of(scores) == pca.basis_
     again = classifier().fit(scores, rows[1][:1500])
+    assert again.guarantee_.proved is not None
     assert again.guarantee_.proved.epsilon > alone.epsilon + 0.5
     assert pca.basis_.key[:12] in str(again.guarantee_)
     framed = clone(pca).set_output(transform="pandas").fit(rows[0])

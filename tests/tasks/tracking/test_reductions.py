@@ -12,10 +12,12 @@ import pytest
 import unitball
 from dpalgos.accounting.composition import compose
 from dpalgos.guarantees import GaussianMu
+from storage.datasets import declared_table
+from storage.encoder import TableEncoder, encoder_of
 from storage.errors import InputError, PriceError, RefusedError
 from tasks.datasets.registration import find_dataset
 from tasks.release.moments import geometry_of, plan_moments
-from tasks.runtime.settings import current_root
+from tasks.runtime.settings import current_layout, current_root
 from tasks.tracking import reductions
 from tasks.tracking.runs import tracking_client
 
@@ -48,7 +50,8 @@ def clinic(root: Path) -> pd.DataFrame:
 
 def test_rows_lie_within_the_declared_radius_about_the_declared_middle(clinic: pd.DataFrame) -> None:
     found = geometry_of(find_dataset("clinic"))
-    encoder = reductions.encoder_of(reductions.declared_table(reductions.current_layout(), find_dataset("clinic")))
+    encoder = encoder_of(declared_table(current_layout(), find_dataset("clinic")))
+    assert isinstance(encoder, TableEncoder)
     extremes = pd.DataFrame({"age": [0, 100, 50], "height": [220, 100, 160], "ward": ["north", "east", "south"]})
     rows = encoder.transform(extremes)[:, found["varies"]] - np.array(found["origin"])[found["varies"]]
     norms = np.linalg.norm(rows, axis=1)
@@ -83,6 +86,9 @@ def test_a_reduction_is_charged_once_logged_and_reused(clinic: pd.DataFrame) -> 
     result = trained.result
     assert len(unitball.budget("clinic").charges) == 2
     assert result.epsilon_charged == pytest.approx(1.0, abs=0.02)
+    assert result.epsilon_spent is not None
+    assert result.mu_spent is not None
+    assert result.delta_spent is not None
     assert result.epsilon_spent > 6.0
     mus = GaussianMu(two.attrs["mu"]), GaussianMu(float(np.sqrt(result.mu_spent**2 - two.attrs["mu"] ** 2)))
     assert compose((mus[1],)).epsilon(result.delta_spent) == pytest.approx(1.0, abs=0.02)
