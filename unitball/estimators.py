@@ -95,7 +95,7 @@ class PrivateClassifier(Scored, ClassifierMixin, PrivateEstimator):  # type: ign
         All are divided by the largest: a weight above 1 would raise the sensitivity.
         ``"balanced"`` weighs the classes by noisy counts, which take a twentieth of a gradient trainer's budget.
     repetition : int
-        Another number is another release, drawn and charged anew.
+        Another number is another release, drawn and charged again.
     random_state : int, RandomState or None
         Public seed of the noise; for public rows only.
     disjoint_people : str

@@ -50,7 +50,7 @@ def reduce(
     version : str, optional
         Default: the newest.
     replicate : int
-        Another number is another release, drawn and charged anew.
+        Another number is another release, drawn and charged again.
     root : path, optional
         Default: ``UNITBALL_ROOT`` or the user's own.
 

@@ -43,7 +43,7 @@ def reduce_(
     ] = None,
     version: Annotated[str | None, typer.Option(help="A version of the data set. Default: the newest.")] = None,
     replicate: Annotated[
-        int, typer.Option(min=0, help="Another number is another release, drawn and charged anew.")
+        int, typer.Option(min=0, help="Another number is another release, drawn and charged again.")
     ] = 0,
     plan: Annotated[bool, typer.Option("--plan", help="Print the cost; nothing is charged.")] = False,
     plot: Annotated[Path | None, typer.Option(help="Also write the figure of variances and loadings (PNG).")] = None,

@@ -49,8 +49,7 @@ def paid_moments(config: TrainingConfig, registered: DatasetRef) -> PlannedRelea
     _, _, trust, _ = resolve_system(config)
     if not covers(trust, planned.setting.trust):
         raise InputError(
-            f"basis {wanted} was released under trust {planned.setting.trust}, and the run states {trust}: its parties "
-            f"have trusted nobody so far; choose --trust {planned.setting.trust}"
+            f"basis {wanted} was released under trust {planned.setting.trust}, and the run is under trust {trust}, which trusts fewer parties; choose --trust {planned.setting.trust}"
         )
     return planned
 

@@ -147,7 +147,7 @@ def plan_single(
     trust : str, optional
         Of several parties' own files: local where None. One party's rows are its own curator's.
     replicate : int
-        Another number is another release, drawn and charged anew.
+        Another number is another release, drawn and charged again.
 
     Raises
     ------

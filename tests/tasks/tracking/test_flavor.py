@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import re
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,24 @@ def test_a_model_of_a_table_takes_rows_as_they_came(rows: pd.DataFrame, tmp_path
     assert [each["prediction"] for each in answer.json()["predictions"]] == found["prediction"].tolist()[:9]
     answer = client.post("/invocations", json={"dataframe_records": one.assign(age=300).to_dict("records")})
     assert "column age: the cell is not a number in [18, 100]" in answer.text
+
+
+def test_the_request_on_the_page_about_http_is_answered(tmp_path: Path) -> None:
+    """`docs/serve-a-model.md` shows a request and its answer: with the same keys, for a model of its columns."""
+    import mlflow.pyfunc
+    from mlflow.pyfunc.scoring_server import init
+    from starlette.testclient import TestClient
+
+    page = (CLINIC.parent / "serve-a-model.md").read_text("utf-8")
+    (request,) = re.findall(r"-d '(\{.*\})'", page)
+    (shown,) = re.findall(r'^ +(\{"predictions".*\})$', page, flags=re.M)
+    client = TestClient(init(mlflow.pyfunc.load_model(saved(tmp_path, table_pipeline()))))
+    answer = client.post("/invocations", content=request, headers={"Content-Type": "application/json"})
+    assert answer.json()["predictions"][0].keys() == json.loads(shown)["predictions"][0].keys()
+    outside = request.replace('"age": 61', '"age": 300')
+    refused = client.post("/invocations", content=outside, headers={"Content-Type": "application/json"})
+    assert refused.status_code == 400
+    assert "age" in refused.text
 
 
 def test_a_model_of_recoded_columns_recodes_wherever_it_is_asked(tmp_path: Path) -> None:
