@@ -49,7 +49,8 @@ def paid_moments(config: TrainingConfig, registered: DatasetRef) -> PlannedRelea
     _, _, trust, _ = resolve_system(config)
     if not covers(trust, planned.setting.trust):
         raise InputError(
-            f"basis {wanted} was released under trust {planned.setting.trust}, and the run is under trust {trust}, which trusts fewer parties; choose --trust {planned.setting.trust}"
+            f"basis {wanted} was released under trust {planned.setting.trust}, and the run is under trust "
+            f"{trust}, which trusts fewer parties; choose --trust {planned.setting.trust}"
         )
     return planned
 
