@@ -34,6 +34,7 @@ from tasks.tracking.sklearn_export import row_map_step
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import SubFigure
     from mlflow import MlflowClient
 
 KEY_DIGITS = 12
@@ -302,7 +303,7 @@ def draw_components(found: Components, made: CentredComponents, names: Sequence[
     pictures = shape is not None and len(shape) == 2
     kept = min(made.dimension, _MOST_PICTURES)
     with styled_figure(10.0, 4.4) as figure:
-        left, right = np.ravel(figure.subfigures(1, 2, width_ratios=[1.0, 1.2]))
+        left, right = cast("tuple[SubFigure, SubFigure]", figure.subfigures(1, 2, width_ratios=[1.0, 1.2]))
         _draw_scree(left.subplots(), found)
         if pictures:
             across = min(4, kept)
