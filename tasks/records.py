@@ -1,5 +1,6 @@
 """The steps of what is kept of runs: comparisons, predictions, audits, budgets, and their records in MLflow."""
 
+import json
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from tasks.auditing.examination import AuditRequest, Examined, audit_report, exa
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.plans import RunPlan
 from tasks.planning.rows import FeatureStep, Shards
+from tasks.release.drawn_rows import SyntheticRows
 from tasks.release.forecasts import budget_histories
 from tasks.runtime.events import Event, account_resource, announce
 from tasks.runtime.progress import report_progress
@@ -156,3 +158,22 @@ def record_budgets() -> list[BudgetHistory]:
         if low := low_budget(one.account):
             announce(Event.BUDGET_LOW, account_resource(one.account), low)
     return histories
+
+
+@step(task_run_name="record the synthesis of {found.dataset}", cached=False)
+def record_synthesis(found: SyntheticRows) -> SyntheticRows:
+    """Log a synthesis to MLflow, once, and return it."""
+    tree = "\n".join(f"- {column} given {parent or 'the class alone'}" for column, parent in found.tree.items())
+    track_run(
+        current_root(),
+        RunReport(
+            experiment=found.dataset,
+            run_key=f"{found.synthesis}-{found.seed}-{found.rows}",
+            name=f"synthetic rows of {found.dataset}",
+            params={"algorithm": "synthesise", "seed": found.seed, "rows": found.rows, "delta": found.delta},
+            metrics={"epsilon": found.epsilon, "edges": float(sum(one is not None for one in found.tree.values()))},
+            files={"lineage.json": json.dumps(found.lineage, indent=1)},
+            note=f"Synthetic rows: releases of epsilon {found.epsilon:g} at delta {found.delta:g}.\n\n{tree}",
+        ),
+    )
+    return found

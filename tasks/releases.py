@@ -13,7 +13,10 @@ from tasks.planning.configuration import Json
 from tasks.planning.plans import RunPlan
 from tasks.planning.releases import PlannedCombination, PlannedRelease
 from tasks.planning.rows import Shards
+from tasks.planning.synthesis import SynthesisPlan, SynthesisRequest
+from tasks.release.admission import ChargedPlan
 from tasks.release.door import charge_plan, combine, make_release
+from tasks.release.drawn_rows import SyntheticRows, draw
 from tasks.release.metrics import Evaluation, measure
 from tasks.release.rounds import Rounds
 from tasks.runtime.events import Event, account_resource, announce, log_event
@@ -24,7 +27,7 @@ from tasks.tracking.artifacts import show_budget
 
 
 @step(task_run_name="charge {plan.system}", cached=False)
-def charge(plan: RunPlan, shards: Shards) -> Json:
+def charge(plan: ChargedPlan, shards: Shards) -> Json:
     """Charge a run's releases; asked again, it charges nothing. Never cached: the ledger itself remembers."""
     outcome = charge_plan(plan, shards.all)
     made = "release" if outcome["charged"] == 1 else "releases"
@@ -140,3 +143,11 @@ def evaluate(
         _log(f"{plan.system} on {evaluation.measured_on or 'no rows'}: {_measured(evaluation)}")
     report_progress("evaluation", plan.system)
     return evaluation
+
+
+@step(task_run_name="draw rows of {plan.dataset.name}", cached=False)
+def draw_rows(plan: SynthesisPlan, request: SynthesisRequest, synthesis: ReleaseRef) -> SyntheticRows:
+    """Draw rows from a stored synthesis, and register them as a derived data set; no row is read."""
+    found = draw(plan, request, synthesis)
+    report_progress("drawing", f"{found.rows} rows")
+    return found

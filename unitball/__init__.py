@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from unitball.fits import BudgetError
     from unitball.pipelines import PipelineFinding, check_pipeline
     from unitball.reducing import reduce
+    from unitball.synthesising import synthesise
     from unitball.training import TrainedModel, budget, explain, frontier, open_account, plot, predict, results, train
 
 __all__ = [
@@ -64,6 +65,7 @@ __all__ = [
     "predict",
     "reduce",
     "results",
+    "synthesise",
     "train",
 ]
 _PLACES = {
@@ -74,6 +76,7 @@ _PLACES = {
     "fits": ("BudgetError",),
     "pipelines": ("PipelineFinding", "check_pipeline"),
     "reducing": ("reduce",),
+    "synthesising": ("synthesise",),
     "training": (
         "TrainedModel",
         "budget",

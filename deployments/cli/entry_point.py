@@ -96,6 +96,11 @@ _COMMANDS = (
         "Release histograms, quartiles, means and class balance, with margins.",
     ),
     _Command("reduce", "deployments.cli.reducing", "Release principal components; reuse them with train --basis."),
+    _Command(
+        "synthesise",
+        "deployments.cli.synthesising",
+        "Draw synthetic rows of a table from released counts.",
+    ),
     _Command("datasets", "deployments.cli.data", "List the data sets, or query a public one in SQL."),
     _Command("schema", "deployments.cli.data", "Draft a table's schema, or check it against the rows.", group=True),
     _Command(
@@ -127,7 +132,7 @@ _COMMANDS = (
     _Command(
         "verify",
         "deployments.cli.services",
-        "Check an exported archive; exit code 1 if a check fails.",
+        "Check an exported archive or derived rows; exit code 1 if a check fails.",
     ),
     _Command(
         "schedule",

@@ -271,10 +271,15 @@ def export(
 @app.command(epilog="Example: unitball verify run.zip")
 @answered
 def verify(
-    archive: Annotated[Path, typer.Argument(help="Archive of `unitball export`.")],
+    archive: Annotated[Path, typer.Argument(help="Archive of `unitball export`, or the name of a derived data set.")],
     signer: Annotated[str | None, typer.Option(help="Fingerprint of the expected signer.")] = None,
 ) -> Answer:
-    """Check an exported archive; exit code 1 if a check fails."""
+    """Check an exported archive or derived rows; exit code 1 if a check fails."""
+    from tasks.release.drawn_rows import is_derived, redrawn
+
+    if not archive.exists() and is_derived(str(archive)):
+        found = redrawn(str(archive))
+        return Answer({"dataset": str(archive), "holds": True, "checks": found}, found)
     from tasks.exports.verifying import verify_confined
 
     report = verify_confined(require_readable(archive, "ARCHIVE"), signer=signer)

@@ -23,6 +23,7 @@ from dpalgos.synthesis.dependence import dependence, spanning_forest
 from dpalgos.synthesis.drawing import DrawnColumn
 from dpalgos.synthesis.groups import group_weights, groups_of, label_weights, place_weights, regrouped
 from dpalgos.synthesis.model import Synthesis
+from dpalgos.synthesis.projection import apportioned
 
 Made = TypeVar("Made", bound=Artefact)
 
@@ -37,12 +38,15 @@ class OfColumnCounts(Bounded, Aggregator[Statistic, Made], Generic[Made]):
         Of a row before any map; public.
     dimension : int
         Features of a row.
+    rows : int
+        Records that later stages count, public: those of the histograms may be more.
     releases : sequence of mapping
         How each of the releases of histograms counted (:func:`~dpalgos.column_maps.how_counted`); these come first.
     """
 
     columns: Sequence[Column | Mapping[str, float]]
     dimension: int = field(metadata=COUNT)
+    rows: int = field(metadata=COUNT)
     releases: Sequence[HowCounted] = ()
 
     source: ClassVar[str] = "ours"
@@ -75,6 +79,14 @@ class OfColumnCounts(Bounded, Aggregator[Statistic, Made], Generic[Made]):
         ]
         return combined(known), [one.values for one in artefacts[len(self.releases) :]]
 
+    def weights_of(self, counts: ColumnCounts) -> list[Ints]:
+        """Return of each column the rows in each of its places, of sum ``rows``."""
+        return [self.scaled(one) for one in place_weights(self.described, counts)]
+
+    def scaled(self, weights: Ints) -> Ints:
+        """Return released counts in proportion, of sum ``rows``."""
+        return weights if int(weights.sum()) == self.rows else apportioned(weights, self.rows)
+
 
 @register("aggregators", "pair-groups")
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +104,7 @@ class PairGroups(OfColumnCounts[GroupCodes]):
     def combine(self, artefacts: Sequence[Statistic], weights: Floats) -> GroupCodes:
         """Return the map of rows to their groups."""
         counts, _ = self.counts_of(artefacts)
-        groups = self.groups(counts, place_weights(self.described, counts))
+        groups = self.groups(self.weights_of(counts))
         said, ends = arrays_of(self.described)
         return GroupCodes(
             columns=said,
@@ -103,9 +115,9 @@ class PairGroups(OfColumnCounts[GroupCodes]):
             parts=np.array([self.parts], dtype=np.int64),
         )
 
-    def groups(self, counts: ColumnCounts, weights: Sequence[Ints]) -> list[Ints]:
+    def groups(self, weights: Sequence[Ints]) -> list[Ints]:
         """Return the group of each place of each column: a group holds a quarter of its part of the rows at least."""
-        return groups_of(self.described, weights, self.parts, max(counts.rows // (4 * self.parts), 1))
+        return groups_of(self.described, weights, self.parts, max(self.rows // (4 * self.parts), 1))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,14 +157,18 @@ class OfTree(OfColumnCounts[Made], Generic[Made]):
         """Releases of tables of pairs."""
         return 1 if self.pairs else 0
 
-    def parents(self, counts: ColumnCounts, weights: Sequence[Ints], tables: Sequence[Floats]) -> tuple[int, ...]:
+    def parents(self, weights: Sequence[Ints], tables: Sequence[Floats]) -> tuple[int, ...]:
         """Return the parent of each column, −1 of a root, by the released tables of pairs."""
         columns = len(self.described)
         if not self.pairs:
             return (-1,) * columns
         coarse = PairGroups(
-            columns=self.columns, dimension=self.dimension, releases=self.releases, parts=self.pair_parts
-        ).groups(counts, weights)
+            columns=self.columns,
+            dimension=self.dimension,
+            rows=self.rows,
+            releases=self.releases,
+            parts=self.pair_parts,
+        ).groups(weights)
         sizes = [int(one.max()) + 1 for one in coarse]
         shape = (len(self.pairs), self.pair_parts, self.pair_parts, self.classes)
         by_class = np.moveaxis(tables[0].reshape(shape), -1, 1)
@@ -164,13 +180,13 @@ class OfTree(OfColumnCounts[Made], Generic[Made]):
         }
         return spanning_forest(found, columns)
 
-    def groups(self, counts: ColumnCounts, weights: Sequence[Ints]) -> tuple[list[Ints], list[Ints]]:
+    def groups(self, weights: Sequence[Ints]) -> tuple[list[Ints], list[Ints]]:
         """Return the group of each place of each column, in its own table and in those of its children.
 
         A group holds rows enough to be told from noise, and a parent's a quarter of its part of all rows.
         """
         own = groups_of(self.described, weights, self.parts, math.ceil(_TOLD * self.deviation))
-        least = max(counts.rows // (4 * self.parent_parts), math.ceil(_TOLD_OF_PARENTS * self.deviation))
+        least = max(self.rows // (4 * self.parent_parts), math.ceil(_TOLD_OF_PARENTS * self.deviation))
         return own, groups_of(self.described, weights, max(self.parent_parts, 2), least)
 
 
@@ -190,9 +206,9 @@ class TreeGroups(OfTree[GroupCodes]):
     def combine(self, artefacts: Sequence[Statistic], weights: Floats) -> GroupCodes:
         """Return the map of rows to d groups of columns and d groups of parents."""
         counts, tables = self.counts_of(artefacts, self.of_pairs)
-        released = place_weights(self.described, counts)
-        parents = self.parents(counts, released, tables)
-        own, as_parent = self.groups(counts, released)
+        released = self.weights_of(counts)
+        parents = self.parents(released, tables)
+        own, as_parent = self.groups(released)
         nothing = np.zeros(1, dtype=np.int64)
         behind = parents if self.pairs else ()
         said, ends = arrays_of(self.described)
@@ -216,12 +232,12 @@ class TreeSynthesis(OfTree[Synthesis]):
     def combine(self, artefacts: Sequence[Statistic], weights: Floats) -> Synthesis:
         """Return the synthesis."""
         counts, numbers = self.counts_of(artefacts, self.of_pairs + 1)
-        released = place_weights(self.described, counts)
-        parents = self.parents(counts, released, numbers)
-        own, as_parent = self.groups(counts, released)
+        released = self.weights_of(counts)
+        parents = self.parents(released, numbers)
+        own, as_parent = self.groups(released)
         shape = (len(own), self.parts, self.parent_parts, self.classes)
         by_class = np.transpose(numbers[-1].reshape(shape), (0, 3, 2, 1))
-        labels = label_weights(counts)
+        labels = self.scaled(label_weights(counts))
         classes = labels
         if counts.layout.label_range is not None:
             ends = np.arange(len(labels)) * self.classes // len(labels)
@@ -232,6 +248,7 @@ class TreeSynthesis(OfTree[Synthesis]):
             tables.append(by_class[at, :, :cells, : int(own[at].max()) + 1])
             alone = group_weights(own[at], released[at])
             noise = _bar_deviation(counts) if column.is_number else counts.deviation
+            noise *= self.rows / counts.rows
             margins.append(class_margins(tables[-1], classes, self.deviation, alone, noise))
         drawn = []
         for at, parent in enumerate(parents):

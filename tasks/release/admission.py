@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextvars import ContextVar
 from dataclasses import replace
+from typing import Protocol
 
 from dpalgos.algorithms import require_people
 from dpalgos.guarantees import Numerics, rounded_up
@@ -20,7 +21,6 @@ from tasks.accounts.room import one_more_run
 from tasks.accounts.terms import tenth
 from tasks.datasets.registration import find_dataset
 from tasks.planning.configuration import Json
-from tasks.planning.plans import RunPlan
 from tasks.planning.releases import PlannedCombination, PlannedRelease
 from tasks.release.noise_secrets import key_identifiers
 from tasks.release.readiness import Afterwards, require_ready
@@ -118,7 +118,26 @@ def admit(
     return {}
 
 
-def admit_plan(plan: RunPlan, shards: Sequence[ShardRef]) -> Json:
+class ChargedPlan(Protocol):
+    """What is charged together: a run, or the stages of a synthesis."""
+
+    @property
+    def releases(self) -> tuple[PlannedRelease, ...]:
+        """All that the plan releases."""
+        ...
+
+    @property
+    def system(self) -> str:
+        """What it is called."""
+        ...
+
+    @property
+    def sound_counterpart(self) -> str | None:
+        """What is proved in the place of what is not."""
+        ...
+
+
+def admit_plan(plan: ChargedPlan, shards: Sequence[ShardRef]) -> Json:
     """Charge all releases of a plan together, before its shards are made.
 
     The references are compared with what is registered, and once more with what is stored when each release asks for
@@ -181,12 +200,12 @@ def require_admissible(
         ledger.require_affordable(_request(readers, run, ledger))
 
 
-def require_plan_admissible(plan: RunPlan, shards: Sequence[ShardRef]) -> None:
+def require_plan_admissible(plan: ChargedPlan, shards: Sequence[ShardRef]) -> None:
     """Refuse what :func:`admit_plan` would refuse: :func:`require_admissible` of a plan's releases."""
     require_admissible(plan.releases, shards, run=plan.system, sound_counterpart=plan.sound_counterpart)
 
 
-def request_of(plan: RunPlan, *, unpaid: bool = False) -> PlanRequest | None:
+def request_of(plan: ChargedPlan, *, unpaid: bool = False) -> PlanRequest | None:
     """Return what a plan asks the ledger for; None where it reads no rows.
 
     ``unpaid``: None, too, where all of it was charged before.
@@ -211,7 +230,7 @@ def request_for(releases: Sequence[PlannedRelease], run: str, *, unpaid: bool = 
     return _request(readers, run, ledger)
 
 
-def runs_that_fit(plan: RunPlan) -> int | None:
+def runs_that_fit(plan: ChargedPlan) -> int | None:
     """Return how many more runs like this one would be admitted, each charged; None where nothing has a cap."""
     request = request_of(plan)
     return None if request is None else runs_left(request.account, request)

@@ -22,14 +22,13 @@ from storage.refs import ReleaseRef, ShardRef
 from tasks.accounts.ledger import open_ledger
 from tasks.planning.configuration import Json
 from tasks.planning.nights import PlannedNight
-from tasks.planning.plans import RunPlan
 from tasks.planning.releases import PlannedCombination, PlannedRelease
 from tasks.preparation.public_maps import public_map
 from tasks.preparation.streams import (
     require_current,
 )
 from tasks.release import checkpoints
-from tasks.release.admission import admit, admit_plan, require_upstream
+from tasks.release.admission import ChargedPlan, admit, admit_plan, require_upstream
 from tasks.release.deadlines import wait_for_deadline
 from tasks.release.night_rows import NightRows
 from tasks.release.noise_secrets import noises_of
@@ -43,7 +42,7 @@ from tasks.runtime.progress import report_progress
 threadpool_limits(limits=1, user_api="blas")
 
 
-def charge_plan(plan: RunPlan, shards: Sequence[ShardRef]) -> Json:
+def charge_plan(plan: ChargedPlan, shards: Sequence[ShardRef]) -> Json:
     """Charge all releases of a run together, before any of its rows is read and any noise exists.
 
     Raises

@@ -55,6 +55,7 @@ class Chain:
         common = {
             "columns": [one.to_json() for one in self.columns],
             "dimension": self.features.shape[1],
+            "rows": len(self.labels),
             "releases": [how_counted(*self.released[0])],
         }
         made = [self.made["counts"]]
