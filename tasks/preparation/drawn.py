@@ -69,8 +69,8 @@ def drawn_behind(datasets: Iterable[DatasetRef]) -> Drawn:
             source = _counted(planned.dataset)
             if source is None:
                 raise RefusedError(
-                    f"{one.name} is drawn from counts of version {planned.dataset}, which is not registered here, so "
-                    "that nobody can say whom they protect; use it in the root where it was drawn"
+                    f"{one.name} is drawn from counts of version {planned.dataset}, which is not registered here, and "
+                    "the unit that they protect is unknown; use it in the root where it was drawn"
                 )
             sources[source.version] = source
     return Drawn(tuple(used), tuple(releases.values()), tuple(sources.values()))
