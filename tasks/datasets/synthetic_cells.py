@@ -41,7 +41,7 @@ def require_drawable(schema: Schema) -> None:
     for column in schema.inputs:
         if isinstance(column, Category) and column.hashed:
             raise InputError(
-                f"column {column.name} is hashed: its bins are no values that a row could have; declare its values, or "
+                f"column {column.name} is hashed: its bins are not values of rows; declare its values, or "
                 "let it be of type ignore"
             )
         if isinstance(column, Days):

@@ -199,7 +199,7 @@ def drawn_by(name: str) -> Mapping[str, Any]:
     """
     manifest = open_catalog().get(name).manifest
     if "drawn" not in manifest:
-        raise InputError(f"{name} is no derived data set; `unitball synthesise` draws one")
+        raise InputError(f"{name} is not a derived data set; `unitball synthesise` draws one")
     return dict(manifest["drawn"])
 
 

@@ -236,7 +236,7 @@ def _named_pairs(dataset: DatasetRef, given: Sequence[str]) -> list[tuple[int, i
         one, _, other = (part.strip() for part in pair.partition(","))
         if unknown := [name for name in (one, other) if name not in names]:
             raise InputError(
-                f"--pairs {pair}: {unknown[0]!r} is no column of {dataset.name}; it has {', '.join(names[:20])}"
+                f"--pairs {pair}: {unknown[0]!r} is not a column of {dataset.name}; it has {', '.join(names[:20])}"
                 f"{', …' if len(names) > 20 else ''}"
             )
         found.append((names.index(one), names.index(other)))
