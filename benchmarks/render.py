@@ -267,8 +267,6 @@ def margins_held(found: Table) -> dict[str, Any]:
     rows = []
     for metric, title in _MARGINS.items():
         cells = [one for one in found["cells"] if one["metric"].removesuffix("_a").removesuffix("_b") == metric]
-        if not cells:
-            continue
         shown = [one for one in cells if one.get("shown", 0) >= _FEW_SHOWN]
         wide = sorted((one for one in shown if one["width"] is not None), key=lambda one: one["width"])
         rows.append(
@@ -291,7 +289,8 @@ def margins_held(found: Table) -> dict[str, Any]:
 def _case(one: Mapping[str, Any]) -> str:
     """Return what is simulated in a cell."""
     if "rows" not in one:
-        return f"{one['of']}, {one['noise']} noise"
+        noise, *after = one["noise"].split(", ")
+        return ", ".join([one["of"], f"{noise} noise", *after])
     said = [one["of"], f"{one['rows']:,} rows", f"ε = {one['epsilon']:g}"]
     said += [f"range × {one['wider']:g}"] if one.get("wider", 1) != 1 else []
     said += [f"people of {one['each']} rows"] if one.get("each", 1) > 1 else []
