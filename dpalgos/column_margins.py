@@ -92,8 +92,8 @@ def _wider(counts: ColumnCounts) -> float:
     return 1.0 + 0.5 / (TWO_SIDED * max(counts.deviation, 1e-9))
 
 
-def _of_counts(values: Floats, deviation: Floats | float, rows: int) -> Margins:
-    """Return counts between 0 and all rows."""
+def of_counts(values: Floats, deviation: Floats | float, rows: int) -> Margins:
+    """Return counts between 0 and all rows, by the deviations of their noise."""
     half = TWO_SIDED * np.broadcast_to(np.asarray(deviation, dtype=np.float64), values.shape)
     values = np.clip(values, 0.0, rows)
     low, high = np.clip(values - half, 0.0, rows), np.clip(values + half, 0.0, rows)
@@ -102,7 +102,7 @@ def _of_counts(values: Floats, deviation: Floats | float, rows: int) -> Margins:
 
 def bars(counts: ColumnCounts) -> Margins:
     """Return the counts of all bins, (lines, T)."""
-    return _of_counts(counts.counts, _wider(counts) * counts.count_deviations(), counts.rows)
+    return of_counts(counts.counts, _wider(counts) * counts.count_deviations(), counts.rows)
 
 
 def bars_up_to(counts: ColumnCounts, line: int, last: Sequence[int]) -> Margins:
@@ -121,7 +121,7 @@ def bars_up_to(counts: ColumnCounts, line: int, last: Sequence[int]) -> Margins:
     looks[np.arange(len(last)), list(last)] = 1.0
     looks[1:] -= looks[:-1].copy()
     deviations = np.sqrt(np.einsum("bi,ij,bj->b", looks, counts.covariance, looks))
-    return _of_counts(looks @ counts.sums[line], _wider(counts) * deviations, counts.rows)
+    return of_counts(looks @ counts.sums[line], _wider(counts) * deviations, counts.rows)
 
 
 def most_bars(counts: ColumnCounts, most: int = 32) -> int:
@@ -140,7 +140,7 @@ def most_bars(counts: ColumnCounts, most: int = 32) -> int:
 
 def category_counts(counts: ColumnCounts) -> list[Margins]:
     """Return of each category the counts of its values, and in the last place of missing cells, (values + 1,)."""
-    return [_of_counts(one, _wider(counts) * counts.deviation, counts.rows) for one in counts.categories]
+    return [of_counts(one, _wider(counts) * counts.deviation, counts.rows) for one in counts.categories]
 
 
 @cache
@@ -159,7 +159,7 @@ def value_counts(counts: ColumnCounts, line: int, places: Sequence[int]) -> Marg
     """Return the counts of the bins of a line in which the values of a column with few of them lie, (values,)."""
     chosen = list(places)
     deviations = _wider(counts) * counts.count_deviations()[chosen]
-    return _of_counts(counts.counts[line, chosen], deviations, counts.rows)
+    return of_counts(counts.counts[line, chosen], deviations, counts.rows)
 
 
 def value_share(counts: ColumnCounts, line: int, place: int) -> Margins:
@@ -182,7 +182,7 @@ def rare_together(counts: ColumnCounts) -> list[Margins]:
     found = []
     for rare, one in zip(counts.rare(), counts.categories, strict=True):
         deviation = _wider(counts) * counts.deviation * _of_any(len(rare)) / TWO_SIDED
-        found.append(_of_counts(np.array([float(rare @ one[:-1])]), deviation, counts.rows))
+        found.append(of_counts(np.array([float(rare @ one[:-1])]), deviation, counts.rows))
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -17,8 +17,10 @@ from storage.refs import Visibility
 from tasks.datasets.registration import ensure_registered, ingest
 from tasks.datasets.request import IngestRequest
 from tasks.release.column_counts import plan_counts, version_of
+from tasks.release.column_pairs import named_pairs, plan_pairs
 from tasks.release.descriptions import DescribedColumn, terms_of
 from tasks.release.descriptions import describe as described
+from tasks.release.pair_descriptions import PairsDescription, describe_pairs, terms_of_pairs
 from unitball.tables import bring_in, require_given
 from unitball.training import one_at_a_time, using_root
 from unitball.wording import checked, spoken_in_python
@@ -35,6 +37,8 @@ def describe(
     trust: str | None = None,
     version: str | None = None,
     against: str | None = None,
+    pairs: Sequence[str | Sequence[str]] = (),
+    by: str | None = None,
     plan: bool = False,
     plot: str | os.PathLike[str] | None = None,
     root: str | os.PathLike[str] | None = None,
@@ -64,6 +68,10 @@ def describe(
         The newest by default.
     against : str, optional
         Another version, whose own release is paid: the frame is then of differences, this version's less the other's.
+    pairs : sequence of pairs of names, or of texts such as ``"age,outcome"``
+        Count the tables of these pairs of columns instead of single columns.
+    by : str, optional
+        A column whose values are groups: each other column, and the label, is counted by them.
     plan : bool
         Release and charge nothing: the frame is empty, and its ``attrs`` say what it would cost.
     plot : path, optional
@@ -77,7 +85,12 @@ def describe(
     Returns
     -------
     data frame
-        A line a number: ``column``, ``kind``, ``what`` (bar, count, other, share, quartile, mean, missing), ``of``,
+        A row per number. Of pairs: ``first``, ``second`` (the two columns), ``what`` (association, total, count, share,
+        difference), ``group`` (a cell of the first), ``of`` (a cell of the second), ``value``, ``low``, ``high``,
+        ``measured`` and ``reason``. Its ``attrs`` also hold ``rests_on``, the keys of one-way counts with which the
+        tables were made consistent, and ``epsilon_together``, of these and the release.
+
+        Of single columns: ``column``, ``kind``, ``what`` (bar, count, other, share, quartile, mean, missing), ``of``,
         ``value``, the ends ``low`` and ``high`` of its 95 % margin in the column's units, and ``measured``: where that
         is false nothing can be said at this budget, and ``reason`` says why. An end that is None beside a value is
         open. Of differences also ``here`` and ``there``. Its ``attrs`` hold what the release cost and who paid, and of
@@ -96,6 +109,8 @@ def describe(
     place = None if plot is None else Path(plot)
     if place is not None and place.exists():
         raise InputError(f"{place} exists; name another file, or remove it first")
+    if (pairs or by is not None) and against is not None:
+        raise InputError("against compares single columns of two versions; leave it out, or leave pairs and by out")
     given = not isinstance(dataset, str)
     require_given(dataset, schema, name)
     with using_root(root):
@@ -107,11 +122,25 @@ def describe(
                 with nullcontext() if request.visibility is Visibility.PUBLIC else cells_hidden():
                     ingest(request)
             ensure_registered(dataset)
-            planned = plan_counts(version_of(dataset, version), epsilon, delta=delta, trust=trust)
+            registered = version_of(dataset, version)
+            if pairs or by is not None:
+                names = named_pairs(registered, pairs, by)
+                of_pairs = plan_pairs(registered, names, epsilon, delta=delta, trust=trust)
+                planned = of_pairs.counts
+            else:
+                of_pairs = None
+                planned = plan_counts(registered, epsilon, delta=delta, trust=trust)
         if plan:
-            return _framed((), asdict(terms_of(planned, paid=planned.paid)))
+            terms = (
+                terms_of(planned, paid=planned.paid)
+                if of_pairs is None
+                else terms_of_pairs(of_pairs, paid=planned.paid)
+            )
+            return _framed((), asdict(terms))
         if epsilon is None and (price := planned.price) is not None:
             raise price.refusal(f"give epsilon={planned.epsilon:g}")
+        if of_pairs is not None:
+            return _of_pairs(describe_pairs(of_pairs), place)
         found = described(planned, against)
     if place is not None:
         from tasks.experiments.description_figure import draw_description
@@ -121,6 +150,22 @@ def describe(
         return _framed(found.all, asdict(found.terms))
     numbers = {name: getattr(comparison, name) for name in ("measured", "beyond", "by_chance")}
     return _framed(comparison.columns, {**asdict(found.terms), "against": comparison.version, **numbers})
+
+
+def _of_pairs(found: PairsDescription, place: Path | None) -> pd.DataFrame:
+    if place is not None:
+        from tasks.experiments.pair_figure import draw_pairs
+
+        place.write_bytes(draw_pairs(found))
+    names = ["what", "group", "of", "value", "low", "high", "measured", "reason"]
+    lines = [
+        {"first": pair.first, "second": pair.second, **{name: getattr(figure, name) for name in names}}
+        for pair in found.pairs
+        for figure in (pair.association, *pair.figures)
+    ]
+    frame = pd.DataFrame(lines)
+    frame.attrs |= asdict(found.terms)
+    return frame
 
 
 def _framed(columns: tuple[DescribedColumn, ...], terms: dict[str, Any]) -> pd.DataFrame:

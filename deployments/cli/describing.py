@@ -1,4 +1,4 @@
-"""``unitball describe``: what the columns of a table hold, released once and charged to its account."""
+"""``unitball describe``: what columns of a table, or pairs of them, hold; released once, charged to its account."""
 
 from __future__ import annotations
 
@@ -34,7 +34,10 @@ from tasks.datasets.request import IngestRequest
 if TYPE_CHECKING:
     from tasks.release.descriptions import DescribedColumn, Description, Difference, Figure, Terms, VersionComparison
 
-_OWN = ("--epsilon", "--delta", "--trust", "--version", "--against", "--plan", "--plot", "--yes", "--root", "--json")
+_OWN = (
+    *("--epsilon", "--delta", "--trust", "--version", "--against", "--plan", "--plot", "--yes", "--root", "--json"),
+    *("--pairs", "--by"),
+)
 _BARS, _WIDTH = " ▁▂▃▄▅▆▇█", 20
 
 
@@ -63,22 +66,40 @@ def describe(
     against: Annotated[
         str | None, typer.Option(help="Earlier version, described before, to compare shares with.")
     ] = None,
+    pairs: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="A,B", help="Count this pair of columns instead of single ones. Repeat for further pairs."
+        ),
+    ] = None,
+    by: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="Count each other column, and the label, by this one's groups.")
+    ] = None,
     plan: Annotated[bool, typer.Option("--plan", help="Print the price; charge nothing.")] = False,
-    plot: Annotated[Path | None, typer.Option(help="Also write the histograms as a figure (PNG).")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Also write the histograms, or heat maps of pairs, as a figure (PNG).")
+    ] = None,
     private: Annotated[
         bool, typer.Option("--private/--public", help=IngestRequest.model_fields["visibility"].description)
     ] = True,
     yes: YesOption = False,
 ) -> Answer:
-    """Release histograms, quartiles, means and class balance, with margins."""
+    """Release histograms, or tables of pairs of columns, with margins."""
     from tasks.datasets.registration import ensure_registered
     from tasks.release import column_counts, descriptions
 
     refuse_beside("--plan", "prints the price and reads no row", ["--plot", "--against", "--yes"])
     if plot is not None and plot.exists():
         raise InputError(f"{plot} exists: give another file name, or remove it first")
+    several = bool(pairs) or by is not None
+    if several and against is not None:
+        raise InputError(
+            "--against compares single columns of two versions; leave it out, or leave --pairs and --by out"
+        )
     _bring_in(request.model_copy(update={"name": name}), private=private)
     ensure_registered(name)
+    if several:
+        return _pairs(name, pairs or [], by, version, epsilon, delta, trust, plan=plan, plot=plot, yes=yes)
     planned = column_counts.plan_counts(column_counts.version_of(name, version), epsilon, delta=delta, trust=trust)
     if plan:
         planned.require_affordable()
@@ -98,6 +119,46 @@ def describe(
 
         write_bytes(plot, draw_description(found), mode=0o644)
     return Answer(found.to_json(), lines_of(found))
+
+
+def _pairs(
+    name: str,
+    pairs: Sequence[str],
+    by: str | None,
+    version: str | None,
+    epsilon: float | None,
+    delta: float | None,
+    trust: str | None,
+    *,
+    plan: bool,
+    plot: Path | None,
+    yes: bool,
+) -> Answer:
+    """Release counts of pairs of columns."""
+    from deployments.cli.pair_tables import lines_of_pairs, terms_of_pairs_lines
+    from tasks.release import column_counts, column_pairs, pair_descriptions
+
+    dataset = column_counts.version_of(name, version)
+    planned = column_pairs.plan_pairs(
+        dataset, column_pairs.named_pairs(dataset, pairs, by), epsilon, delta=delta, trust=trust
+    )
+    counts = planned.counts
+    if plan:
+        counts.require_affordable()
+        terms = pair_descriptions.terms_of_pairs(planned, paid=counts.paid)
+        return Answer(asdict(terms), terms_of_pairs_lines(terms, planned=True))
+    if counts.paid and dataset.private:
+        say_charged_before(counts.planned.account)
+    else:
+        counts.require_affordable()
+        agree(counts.price, asks=epsilon is None, yes=yes)
+    with progress(f"describe {name}"):
+        found = pair_descriptions.describe_pairs(planned)
+    if plot is not None:
+        from tasks.experiments.pair_figure import draw_pairs
+
+        write_bytes(plot, draw_pairs(found), mode=0o644)
+    return Answer(found.to_json(), lines_of_pairs(found))
 
 
 def _bring_in(request: IngestRequest, *, private: bool) -> None:
@@ -120,14 +181,12 @@ def _bring_in(request: IngestRequest, *, private: bool) -> None:
         ingest(request.model_copy(update={"visibility": visibility}))
 
 
-def terms_lines(terms: Terms, *, planned: bool = False) -> Iterator[str]:
-    """Yield what a release costs and who pays."""
+def terms_lines(terms: Terms, *, planned: bool = False, what: str | None = None) -> Iterator[str]:
+    """Yield what a release costs and who pays; ``what`` is counted, single columns where None."""
     parties = len(terms.parties)
     several = f", {parties} parties under {terms.trust}, each of whom pays" if parties > 1 else ""
-    yield (
-        f"{terms.dataset}, version {terms.version}: {terms.rows} {_several(terms.unit)}, {terms.columns} counted "
-        f"columns in {terms.bins} bins{several}"
-    )
+    counted = f"{terms.columns} counted columns in {terms.bins} bins" if what is None else what
+    yield f"{terms.dataset}, version {terms.version}: {terms.rows} {_several(terms.unit)}, {counted}{several}"
     made = f"it {'would be' if planned else 'is'}"
     price = f"epsilon {terms.epsilon:g} at delta {terms.delta:g} (mu {terms.mu:.4g}) for a {terms.unit}"
     if terms.group_size > 1:

@@ -93,7 +93,7 @@ _COMMANDS = (
     _Command(
         "describe",
         "deployments.cli.describing",
-        "Release histograms, quartiles, means and class balance, with margins.",
+        "Release histograms, or tables of pairs of columns, with margins.",
     ),
     _Command("reduce", "deployments.cli.reducing", "Release principal components; reuse them with train --basis."),
     _Command(

@@ -41,7 +41,19 @@ def paid_counts(account: str, version: str) -> list[PlannedRelease]:
     version : str
         Of the registered rows.
     """
-    found = {planned.key: planned for planned in _paid(account, version)}
+    return paid_releases(account, version, NAME)
+
+
+def paid_releases(account: str, version: str, evaluator: str) -> list[PlannedRelease]:
+    """Return the stored releases of one evaluator that describe a data version and are charged by themselves.
+
+    In the order in which they were made.
+
+    Parameters
+    ----------
+    account, version, evaluator : str
+    """
+    found = {planned.key: planned for planned in _paid(account, version, evaluator)}
     made = [key for key in open_ledger().outputs(account) if key in found]
     return [found[key] for key in made]
 
@@ -121,14 +133,14 @@ def released_range(counted: Sequence[PlannedRelease]) -> tuple[float, float] | N
     return clipping_range(combined(decoded))
 
 
-def _paid(account: str, version: str) -> Iterator[PlannedRelease]:
+def _paid(account: str, version: str, evaluator: str) -> Iterator[PlannedRelease]:
     store = open_releases()
     for charge in open_ledger().charges(account):
         # What is charged once more is a plan of its own, whatever it was charged with first.
         if charge.plan.recharge or charge.plan.releases != (charge.key,) or not store.exists(charge.key):
             continue
         manifest = store.manifest(charge.key)
-        if manifest.get("dataset") != version or manifest.get("algorithm", {}).get("name") != NAME:
+        if manifest.get("dataset") != version or manifest.get("algorithm", {}).get("name") != evaluator:
             continue
         known = {name: manifest[name] for name in PlannedRelease.model_fields if name in manifest}
         body = {**known, "seed": manifest["public_seed"], "account": account, "delta": charge.plan.delta}

@@ -132,7 +132,7 @@ class Terms:
     epsilon, delta, mu : float
         Of the release, for one row or person.
     rows, columns, bins : int
-        n; d, all counted columns, the label among them; T.
+        n; d, all counted columns, the label among them; T, 0 where columns have cells of their own.
     unit, trust : str
     parties : tuple of str
         Each of whom pays.
@@ -231,7 +231,7 @@ def terms_of(plan: SinglePlan, *, paid: bool) -> Terms:
         mu=planned.budget.mu,
         rows=dataset.rows,
         columns=len(dataset.columns) + 1,
-        bins=int(str(parameters["bins"])),
+        bins=int(str(parameters.get("bins", 0))),
         parties=planned.parties,
         trust=planned.trust.name,
         account=dataset.account,
@@ -404,9 +404,14 @@ def _of_number(scale: Scale, lines: _Lines, line: int) -> Iterator[Figure]:
 
 def _ends(scale: Scale, drawn: int) -> list[str]:
     """Return the ends of bars, for people."""
-    parts = (scale.part(place / drawn, (place + 1) / drawn) for place in range(drawn))
-    texts = ([end if isinstance(end, str) else in_digits(float(end or 0.0), 6) for end in part] for part in parts)
-    return [f"{low} to {high}" for low, high in texts]
+    return [ends_of_part(scale, place / drawn, (place + 1) / drawn) for place in range(drawn)]
+
+
+def ends_of_part(scale: Scale, low: float, high: float) -> str:
+    """Return the ends of a part of the range, from one share to another, for people."""
+    ends = scale.part(low, high)
+    first, last = (end if isinstance(end, str) else in_digits(float(end or 0.0), 6) for end in ends)
+    return f"{first} to {last}"
 
 
 def _of_category(scale: Scale, margins: Margins, rare: Floats, other: Margins) -> Iterator[Figure]:

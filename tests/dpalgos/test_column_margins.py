@@ -168,7 +168,7 @@ def test_no_margin_is_narrower_than_its_noise(monkeypatch: pytest.MonkeyPatch) -
         low, high = np.clip(values - half, 0.0, rows), np.clip(values + half, 0.0, rows)
         return Margins(np.clip(values, 0.0, rows), low, high, 2.0 * half <= column_margins.WIDEST * rows)
 
-    monkeypatch.setattr(column_margins, "_of_counts", cut)
+    monkeypatch.setattr(column_margins, "of_counts", cut)
     assert narrowest() < 0.5
 
 
