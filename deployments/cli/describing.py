@@ -22,17 +22,17 @@ from deployments.cli.common import (
     say_charged_before,
     table,
 )
+from deployments.cli.described_numbers import margin, terms_lines, unmeasured
 from deployments.cli.entry_point import app
 from deployments.cli.given import given_options, refuse_beside
 from dpalgos.measured import in_digits
 from storage.atomic import write_bytes
 from storage.errors import InputError
-from storage.ledger.charges import of_cap
 from storage.refs import Visibility
 from tasks.datasets.request import IngestRequest
 
 if TYPE_CHECKING:
-    from tasks.release.descriptions import DescribedColumn, Description, Difference, Figure, Terms, VersionComparison
+    from tasks.release.descriptions import DescribedColumn, Description, Difference, Figure, VersionComparison
 
 _OWN = (
     *("--epsilon", "--delta", "--trust", "--version", "--against", "--plan", "--plot", "--yes", "--root", "--json"),
@@ -181,36 +181,6 @@ def _bring_in(request: IngestRequest, *, private: bool) -> None:
         ingest(request.model_copy(update={"visibility": visibility}))
 
 
-def terms_lines(terms: Terms, *, planned: bool = False, what: str | None = None) -> Iterator[str]:
-    """Yield what a release costs and who pays; ``what`` is counted, single columns where None."""
-    parties = len(terms.parties)
-    several = f", {parties} parties under {terms.trust}, each of whom pays" if parties > 1 else ""
-    counted = f"{terms.columns} counted columns in {terms.bins} bins" if what is None else what
-    yield f"{terms.dataset}, version {terms.version}: {terms.rows} {_several(terms.unit)}, {counted}{several}"
-    made = f"it {'would be' if planned else 'is'}"
-    price = f"epsilon {terms.epsilon:g} at delta {terms.delta:g} (mu {terms.mu:.4g}) for a {terms.unit}"
-    if terms.group_size > 1:
-        price += f"; of {terms.group_size} rows a person the account counts what these lose together"
-    yield "one release, which was charged before and is not charged again" if terms.paid else f"{made} {price}"
-    if terms.cap_epsilon is None:
-        yield f"account {terms.account}: the rows are public, and nothing is charged"
-        return
-    left = "" if terms.left is None else f"{terms.left.said}; "
-    cap = of_cap(terms.cap_epsilon, terms.cap_promised)
-    yield (
-        f"account {terms.account}: {left}cap epsilon {cap} at delta {terms.cap_delta:g}, unit {terms.unit}, "
-        f"relation {terms.relation}; spent {_epsilon(terms.spent)}"
-    )
-
-
-def _several(unit: str) -> str:
-    return "rows" if unit == "row" else "people"
-
-
-def _epsilon(number: float | None) -> str:
-    return "∞" if number is None else f"{number:.4g}"
-
-
 def lines_of(found: Description) -> Iterator[RenderableType]:
     """Yield a description for people."""
     yield from terms_lines(found.terms)
@@ -239,24 +209,18 @@ def column_lines(column: DescribedColumn) -> Iterator[str]:
         yield from _counts(shares)
     if quarters := column.of("quartile"):
         known = any(one.measured for one in quarters)
-        yield "  quartiles: " + (" · ".join(map(margin, quarters)) if known else _unmeasured())
+        yield "  quartiles: " + (" · ".join(map(margin, quarters)) if known else unmeasured())
     for one in column.of("mean", "missing"):
         yield f"  {'share missing' if one.what == 'missing' else one.of}: {margin(one)}"
     for note in column.notes:
         yield f"  ({note})"
 
 
-def _unmeasured() -> str:
-    from tasks.release.descriptions import UNMEASURED
-
-    return UNMEASURED
-
-
 def _histogram(bars: Sequence[Figure]) -> Iterator[str]:
     if not bars:
         return
     if not any(one.measured for one in bars):
-        yield f"  histogram: {_unmeasured()}"
+        yield f"  histogram: {unmeasured()}"
         return
     values = [float(one.value or 0.0) for one in bars]
     reach = max((float(one.high or 0.0) - float(one.low or 0.0)) / 2 for one in bars if one.measured)
@@ -265,7 +229,7 @@ def _histogram(bars: Sequence[Figure]) -> Iterator[str]:
         for one, value in zip(bars, values, strict=True)
     ]
     low, high = bars[0].of.split(" to ")[0], bars[-1].of.split(" to ")[-1]
-    hidden = f"; ?: {_unmeasured()}" if "?" in glyphs else ""
+    hidden = f"; ?: {unmeasured()}" if "?" in glyphs else ""
     yield f"  |{''.join(glyphs)}|  {len(bars)} bars from {low} to {high}, each ± {math.ceil(reach):,} at most{hidden}"
 
 
@@ -273,7 +237,7 @@ def _counts(figures: Sequence[Figure]) -> Iterator[str]:
     if not figures:
         return
     if not any(one.measured for one in figures):
-        yield f"  {'shares' if figures[0].what == 'share' else 'counts'}: {_unmeasured()}"
+        yield f"  {'shares' if figures[0].what == 'share' else 'counts'}: {unmeasured()}"
         return
     longest = max(len(one.of) for one in figures)
     most = max(max(float(one.value or 0.0) for one in figures), 1e-9)
@@ -284,33 +248,6 @@ def _counts(figures: Sequence[Figure]) -> Iterator[str]:
 
 
 _BARS_ACROSS = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"]
-
-
-def margin(figure: Figure) -> str:
-    """Return a number with its margin, to two digits of it: the value rounded, the ends outward."""
-    if not figure.measured:
-        return _unmeasured()
-    value, low, high = figure.value, figure.low, figure.high
-    if isinstance(value, str):
-        return f"at most {high}" if low is None else f"at least {low}" if high is None else f"{value} [{low}, {high}]"
-    ends = [float(end) for end in (low, value, high) if end is not None]
-    width = max(ends) - min(ends)
-    digits = 1 - math.floor(math.log10(width / 2)) if width > 0 else 6
-    if low is None:
-        return f"at most {_rounded(float(high or 0.0), digits, 1)}"
-    if high is None:
-        return f"at least {_rounded(float(low), digits, -1)}"
-    texts = _rounded(float(value or 0.0), digits, 0), _rounded(float(low), digits, -1), _rounded(float(high), digits, 1)
-    return f"{texts[0]} [{texts[1]}, {texts[2]}]"
-
-
-def _rounded(number: float, digits: int, toward: int) -> str:
-    """Return a number to so many digits behind the point, towards the next one below or above."""
-    digits = min(max(digits, -15), 12)
-    scale = 10.0 ** abs(digits)
-    exact = number * scale if digits >= 0 else number / scale
-    units = math.floor(exact) if toward < 0 else math.ceil(exact) if toward > 0 else round(exact)
-    return f"{units / scale if digits >= 0 else units * scale:,.{max(digits, 0)}f}"
 
 
 def _compared(comparison: VersionComparison) -> Iterator[RenderableType]:

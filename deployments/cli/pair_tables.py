@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from deployments.cli.describing import margin, terms_lines
+from deployments.cli.described_numbers import margin, terms_lines
 from dpalgos.column_margins import WIDEST
 
 if TYPE_CHECKING:
