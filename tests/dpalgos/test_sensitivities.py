@@ -173,7 +173,7 @@ def test_no_neighbours_move_the_statistic_by_more_and_its_own_pair_nearly_by_as_
 ) -> None:
     algorithm, setting = AlgorithmSpec(kind, name, given).build(), setting_of(name, classes, relation)
     if relation not in algorithm.relations:
-        with pytest.raises(ParameterError, match="under replace-special|replace-one"):
+        with pytest.raises(ParameterError, match=r"under replace-special|replace-one"):
             algorithm.guarantee(setting)
         return
     assert isinstance(algorithm, Calibrated), "a proved algorithm says what its noise is calibrated to"
