@@ -25,10 +25,13 @@ class Shrinkage:
         Coordinates in the first block; see :func:`blocks`.
     plain_from : float
         Means stay as they are in a block in which τ² is above so many times v_c for every class.
+    sure : float
+        See :meth:`ClassMeans.differ`.
     """
 
     first: int = 32
     plain_from: float = 3.0
+    sure: float = 3.0
 
 
 SHRINKAGE = Shrinkage()
@@ -104,22 +107,25 @@ class ClassMeans:
         noise = math.fsum(shares * (1.0 - shares) * self.variance)
         return max(0.0, float(seen - noise) / (1.0 - math.fsum(shares**2)))
 
-    @property
-    def differ(self) -> bool:
+    def differ(self, constants: Shrinkage = SHRINKAGE) -> bool:
         """Whether all means together lie farther apart than noise alone is expected to make them.
 
         Σ n̂_c² ‖M_c − G‖² weighs every class's noise alike, and each of its d coordinates is by noise alone
-        Σ n̂_c² (v_c (1 − 2 w_c) + Σ w_j² v_j).
+        Σ n̂_c² (v_c (1 − 2 w_c) + Σ w_j² v_j). It has about K d degrees of freedom, so that its standard deviation is
+        about √(2 / (K d)) of that. Where one class is frequent, guessing is hard to exceed, and the means must be
+        farther apart than that by ``constants.sure`` (1 − 1/(K max w_c)) deviations: 0 of them where classes are equal.
         """
         shares, squares = self.shares, self.counts**2
         common = math.fsum(shares**2 * self.variance)
         noise = math.fsum(squares * (self.variance * (1.0 - 2.0 * shares) + common)) * self.means.shape[1]
-        return bool(math.fsum(squares * squared_norms(self.means - self.common)) > noise)
+        uneven = 1.0 - 1.0 / (len(shares) * float(shares.max()))
+        beyond = 1.0 + constants.sure * uneven * math.sqrt(2.0 / self.means.size)
+        return bool(math.fsum(squares * squared_norms(self.means - self.common)) > beyond * noise)
 
     def kept(self, constants: Shrinkage = SHRINKAGE) -> Floats:
         """Return h (K, d), the part of each M_c − G that is kept: τ²/(τ² + v_c) by blocks; 1 where noise is small."""
         kept = np.zeros(self.means.shape)
-        if not self.differ:
+        if not self.differ(constants):
             return kept
         for part in blocks(self.means.shape[1], constants.first):
             spread = self.spread(part)

@@ -28,13 +28,13 @@ def test_a_file_in_the_way_is_named(shadow: str, tmp_path: Path) -> None:
         done = _python(tmp_path, code)
         assert done.returncode == 1
         last = done.stderr.splitlines()[-1]
-        assert last.startswith(f"ImportError: {named} stands in the way"), done.stderr
+        assert last.startswith(f"ImportError: {named} hides"), done.stderr
         assert "rename it" in last
     done = _python(tmp_path, "from deployments.cli import main; main(['algorithms'])")
     assert done.returncode == 2
     assert done.stdout == ""
     (line,) = done.stderr.splitlines()
-    assert line.startswith(f"unitball: {named} stands in the way"), line
+    assert line.startswith(f"unitball: {named} hides"), line
 
 
 @pytest.mark.parametrize("beside", ["notes.py", "storage/rows.csv"])

@@ -99,7 +99,7 @@ _COMMANDS = (
     _Command(
         "synthesise",
         "deployments.cli.synthesising",
-        "Draw synthetic rows of a table from released counts.",
+        "Draw synthetic rows of a table from released counts of its columns and of pairs of columns.",
     ),
     _Command("datasets", "deployments.cli.data", "List the data sets, or query a public one in SQL."),
     _Command("schema", "deployments.cli.data", "Draft a table's schema, or check it against the rows.", group=True),

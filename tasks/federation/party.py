@@ -199,7 +199,7 @@ class Party:
         """Return the run that all parties' descriptions and the configuration make, as everybody and as it sees it."""
         descriptions, own = described(self._roster, request.descriptions), self._description(request.config)
         if descriptions[self._number] != own:
-            raise RefusedError("its rows have changed since they were described; start the run again")
+            raise RefusedError("its rows are not as the request describes them; start the run again")
         run = run_name(request.config, request.descriptions)
         return _derived(
             current_root(), self._dataset, self._number, request.config.model_dump_json(), descriptions, run

@@ -59,7 +59,7 @@ def test_a_kept_address_that_is_none_is_said_and_loses_no_alert(
 ) -> None:
     Layout(root).prepare()
     (Layout(root).private / "webhook.url").write_bytes(kept)
-    with pytest.raises(InputError, match=r"webhook\.url (is no address|must begin)"):
+    with pytest.raises(InputError, match=r"webhook\.url"):
         serving.read_webhook(root)
     sent: list[str] = []
 

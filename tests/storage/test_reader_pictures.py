@@ -311,7 +311,7 @@ def test_a_part_that_is_a_link_is_refused(tmp_path: Path) -> None:
 def test_a_pipe_is_no_picture(tmp_path: Path) -> None:
     folder = write_pictures(tmp_path, ANIMALS)
     os.mkfifo(folder / "cat" / "p.png")
-    with pytest.raises(InputError, match=r"cat/p\.png is not a file"):
+    with pytest.raises(InputError, match=r"cat/p\.png.*a file"):
         values(read(folder))
 
 

@@ -251,7 +251,7 @@ def test_a_regression_is_measured_by_the_charged_distribution_of_its_errors(root
 
 def test_a_curve_of_numbers_is_refused_before_anything_is_charged(root: Path, tmp_path: Path) -> None:
     ingest_targets(tmp_path / "input", count=300)
-    with pytest.raises(ParameterError, match=r"ROC.*--roc"):
+    with pytest.raises(ParameterError, match=r"--roc.*numeric"):
         prepare(algorithm="sufficient-statistics", trust="central", evaluation=True, roc=True, epsilon=1.0, delta=1e-6)
     assert charges() == []
 

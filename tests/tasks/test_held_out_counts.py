@@ -101,7 +101,7 @@ def test_counts_that_were_released_before_have_read_the_held_out_rows(tmp_path: 
         for evaluation in run.plan.evaluations
         if evaluation.reads_rows
     }
-    rests = run.plan.model_copy(update={"before": ("counts",)})
+    rests = run.plan.model_copy(update={"before": tuple(one.key for one in run.plan.counts)})
     for plan, reread in ((run.plan, False), (rests, True)):
         found = held_out_counts(plan, path, statistics)
         assert found is not None

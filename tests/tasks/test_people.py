@@ -298,7 +298,9 @@ def test_the_owner_is_told_how_many_of_the_kept_rows_can_train(commands: Command
     other = visits([50, 9, 8], first=600)
     rows.write_text("\n".join(["Patient,number,other,sick", *other]) + "\n")
     shown = commands("ingest", "shown", "--public", "--format", "csv", "--path", rows, "--schema", schema)
-    assert "of people who count in another file What" in " ".join(shown.out.split())
+    said = " ".join(shown.out.split())
+    assert "of people who count in another file" in said
+    assert "private to you" not in said
     ref = bring_in(tmp_path / "tested", visits([3, 9], first=80), test=visits([10, 2], first=82), name="tested")
     assert report_of(ref).taken == {
         "": {"kept": 12, "elsewhere": 0, "beyond": 1, "taken": 11},

@@ -392,7 +392,7 @@ def test_the_encoder_reads_what_ingestion_read(root: Path, tmp_path: Path) -> No
         (np.zeros((2, 5)), r"\(m, 4\)"),
         (np.full((1, 4), np.nan), "row 1"),
         (np.array([[0.0, 1.0, 0.5, 0.0], [0, 255, 0, 0]]), "row 2.*image.*255"),
-        (np.full((1, 4), -0.5), "row 1.*picture.*-0.5"),
+        (np.full((1, 4), -0.5), "row 1.*image.*-0.5"),
         (b"one", "^one bytes"),
     ):
         with pytest.raises(InputError, match=message):

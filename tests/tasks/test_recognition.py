@@ -120,7 +120,7 @@ def test_private_rows_stay_private_whatever_they_equal(root: Path, tmp_path: Pat
         brought_in(tmp_path, rows, name="theirs", not_derived="a reason", **cap)
     # What was private before is refused as public, and no declaration changes that.
     for given in ({}, {"not_derived": "a reason"}):
-        with pytest.raises(RefusedError, match="private rows of this root"):
+        with pytest.raises(RefusedError, match="private rows"):
             brought_in(tmp_path, rows, name="open", **given)
 
 

@@ -105,7 +105,7 @@ def test_a_private_run_takes_drawn_rows_of_its_own_account_alone(drawn_from: Gau
     (composed,) = set(plan.composed_by_party().values())
     assert compose(composed).epsilon(config.stated_delta) == pytest.approx(both)
     assert both > own
-    with pytest.raises(RefusedError, match="account is visits, and that of stays is stays"):
+    with pytest.raises(RefusedError, match=r"visits.*stays"):
         prepare(asked("stays", **given))
     with pytest.raises(ParameterError, match="replace-special"):
         prepare(asked("visits", neighbours="replace-special", **given))

@@ -298,5 +298,5 @@ def test_public_rows_are_read_and_proposed_of(commands: CommandLine, tmp_path: P
     ]
     both = commands("schema", "draft", rows, "-o", tmp_path / "t.yaml", "--public", "--numeric", "days",
                     "--range-epsilon", "1")  # fmt: skip
-    both.refused(2, "--public reads")
+    both.refused(2, "--range-epsilon for private")
     assert not (tmp_path / "t.yaml").exists()

@@ -96,7 +96,7 @@ def test_the_commands(commands: CommandLine, tmp_path: Path) -> None:
     assert out.read_bytes().startswith(b"\x89PNG")
     found = commands.succeeds("audit", "wishart-svm", "--dataset", "iris", "--trials", 16)
     assert {"lower_bound", "pair", "event"} <= set(found)
-    commands("audit", "noisy-gd", "--dataset", "iris", "--chain").refused(2, "choose one")
+    commands("audit", "noisy-gd", "--dataset", "iris", "--chain").refused(2, "give one of them")
 
 
 @pytest.mark.nightly

@@ -489,7 +489,7 @@ def test_what_is_no_run_and_no_archive_is_said(commands: CommandLine, tmp_path: 
     commands("export", "abcdef12", "-o", tmp_path / "x.zip").refused(2, "no run")
     commands("verify", tmp_path / "none.zip").refused(2, "no file")
     (tmp_path / "text.zip").write_text("text")
-    commands("verify", tmp_path / "text.zip").refused(2, "no archive")
+    commands("verify", tmp_path / "text.zip").refused(2, "not an archive")
     with zipfile.ZipFile(tmp_path / "other.zip", "w") as file:
         file.writestr("a.txt", "a")
     commands("verify", tmp_path / "other.zip").refused(1, "no export")

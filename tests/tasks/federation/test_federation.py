@@ -1016,7 +1016,7 @@ def test_rows_that_changed_begin_another_run(parties: Federation) -> None:
     for ask in (Ask.RESERVE, Ask.COMMIT, Ask.MASK):
         said = parties.transport("berlin", old.model_copy(update={"ask": ask}))
         assert said is not None
-        assert "described otherwise" in said.reason
+        assert "not as the request describes" in said.reason
     assert parties.run(**SECURE, epsilon=0.4).took_part == NAMES
 
 

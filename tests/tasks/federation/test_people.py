@@ -128,7 +128,7 @@ def test_who_brings_the_descriptions_mixes_no_units(tmp_path: Path) -> None:
         ]
         answer = parties.transport("berlin", request.model_copy(update={"descriptions": tuple(everybody)}))
         assert answer is not None
-        assert "described otherwise" in answer.reason
+        assert "not as the request describes" in answer.reason
 
 
 def test_what_is_said_of_rows_names_no_people(tmp_path: Path) -> None:

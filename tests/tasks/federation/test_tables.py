@@ -268,7 +268,7 @@ def test_a_party_whose_columns_are_described_otherwise_refuses(tmp_path: Path) -
     berlin, *rest = request.descriptions
     for descriptions, told in (
         ((berlin, *(other(one, one.party) for one in rest)), "differ in columns"),
-        (tuple(other(one, one.party) for one in (berlin, *rest)), "described otherwise"),
+        (tuple(other(one, one.party) for one in (berlin, *rest)), "not as the request describes"),
         (tuple(other(one, "lyon") for one in (berlin, *rest)), "not the roster's"),
     ):
         said = parties.transport("berlin", request.model_copy(update={"descriptions": descriptions}))

@@ -31,7 +31,8 @@ def _drawn(monkeypatch: pytest.MonkeyPatch) -> None:
 def a_result(**more: Any) -> RunResult:
     known: dict[str, Any] = {name: None for name, field in RunResult.model_fields.items() if field.is_required()}
     known |= {"algorithm": "noisy-gd", "dataset": "clinic", "trust": "central", "run_key": "x", "releases": ()}
-    known |= {"identity": cast(Any, RunIdentity).model_construct(dataset=cast(Any, DatasetRef).model_construct())}
+    named = {"system": "noisy-gd", "dataset": cast(Any, DatasetRef).model_construct()}
+    known |= {"identity": cast(Any, RunIdentity).model_construct(**named)}
     known |= {"metrics": {}, "by_party": {}, "split": {}}
     return RunResult(**{**known, **more, "metrics": decided(more.get("metrics", {}))})
 
