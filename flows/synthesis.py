@@ -20,6 +20,9 @@ from tasks.runtime.events import dataset_resource
 from tasks.runtime.steps import Done, inline, threads
 from tasks.tracking.artifacts import showing_progress
 
+STAGES = ("charge", "partition", "draw_rows", "record_synthesis")
+"""Steps of a synthesis, as its progress shows them."""
+
 
 def chain(plan: SynthesisPlan, request: SynthesisRequest) -> SyntheticRows:
     """Charge a plan and make all of it: tasks of the current flow, or plain calls within ``inline()``.
@@ -69,7 +72,7 @@ def synthesise(request: SynthesisRequest) -> SyntheticRows:
         If the account's cap would be exceeded; nothing is released then.
     """
     try:
-        with announcing_failures(dataset_resource(request.dataset)), showing_progress():
+        with announcing_failures(dataset_resource(request.dataset)), showing_progress(STAGES):
             ensure_registered(request.dataset)
             return chain(plan_synthesis(request), request)
     except RefusedError as refusal:

@@ -78,17 +78,17 @@ def synthesise(
         from flows.synthesis import synthesise as synthesising
 
         found = synthesising(request)
-    say_note(f"the rows of {found.name} are synthetic; what is made with them rests on epsilon {found.epsilon:.4g}")
+    say_note(f"{found.name} holds synthetic rows; everything made with them rests on epsilon {found.epsilon:.4g}")
     return Answer(found.model_dump(mode="json"), _lines(found))
 
 
 def _planned_lines(planned: SynthesisPlan, price: str | None) -> Iterator[RenderableType]:
     yield f"{planned.dataset.name}, version {planned.dataset.version}: {planned.tables.setting.rows} training records"
     for one in planned.rests_on:
-        paid = "; released before, costs nothing more" if one.key in planned.before else ""
+        paid = "; released before, free" if one.key in planned.before else ""
         yield f"  {one.label}: mu {in_digits(one.budget.mu)}{paid}"  # type: ignore[union-attr]  # Gaussian
     yield planned.reason
-    yield f"price: {price}" if price else "price: nothing (public rows, or charged before)"
+    yield f"price: {price}" if price else "price: free (public rows, or charged before)"
 
 
 def _lines(found: SyntheticRows) -> Iterator[RenderableType]:
@@ -97,17 +97,18 @@ def _lines(found: SyntheticRows) -> Iterator[RenderableType]:
         f"{found.seed}"
     )
     yield (
-        f"They rest on {len(found.rests_on)} releases of epsilon {found.epsilon:.4g} at delta {found.delta:g} for a "
-        f"{found.unit}, charged to account {found.account}. Drawing more rows, or others, costs nothing more."
+        f"The rows rest on {len(found.rests_on)} releases of epsilon {found.epsilon:.4g} at delta {found.delta:g} per "
+        f"{found.unit}, charged to account {found.account}. More rows, and rows of other seeds, are free."
     )
     if found.held_out_counted:
-        yield "Held-out rows are among the histograms that were released before: figures on them are not independent."
+        yield "The reused histograms of `unitball describe` count held-out rows: figures on these are not independent."
     yield found.reason
     yield table(("column", "drawn given"), ((one, of or "the class alone") for one, of in found.tree.items()))
     yield (
-        "Each row is one record; people are not imitated. Pairs of columns in the tree, and each column with the "
-        "class, are as released. Rare combinations, effects of three columns and tests of significance are not."
+        "Each row is one record; people are not imitated. The rows follow the released tables: each column with the "
+        "class, and pairs in the tree. They are no basis for rare combinations, effects of three columns or tests of "
+        "significance."
     )
     if found.output is not None:
         lineage = "in its metadata" if found.output.endswith(".parquet") else f"in {found.output}.lineage.json"
-        yield f"{found.output}: written; its lineage is {lineage}. What leaves this root is no longer followed."
+        yield f"{found.output}: written; its lineage is {lineage}. Files that leave this root are no longer followed."

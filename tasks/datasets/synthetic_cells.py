@@ -83,6 +83,9 @@ def raw_cells(dataset: DatasetRef, drawing: Drawing, drawn: Drawn, bins: int) ->
                 _cells(column, scales[own[0]], drawing, f"{own[0]}", drawn.places[:, own[0]], bins)
             )
             at = own[-1] + 1
+        else:
+            # So that what reads the owner's file by its columns reads drawn rows too.
+            found[column.name] = [None] * drawing.rows
     return found
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 from pydantic import BaseModel
 
@@ -22,6 +23,7 @@ from storage.errors import InputError, RefusedError
 from storage.frames import frame_of
 from storage.readers.in_memory import DeclaredFrame, frame_source
 from storage.refs import DatasetRef, ReleaseRef, Visibility
+from storage.schema import Schema
 from storage.source import ReadOptions
 from storage.staging import staged_dataset
 from tasks.datasets.registration import find_dataset, ingest
@@ -153,7 +155,7 @@ def draw(plan: SynthesisPlan, request: SynthesisRequest, reference: ReleaseRef) 
         output=None if request.output is None else str(request.output),
     )
     if request.output is not None:
-        write_rows(request.output, cells, found.lineage, missing=_marker(schema.missing), decimal=schema.decimal)
+        write_rows(request.output, cells, found.lineage, schema)
     return found
 
 
@@ -303,24 +305,23 @@ def _marker(missing: frozenset[str]) -> str:
     return "" if "" in missing or not missing else min(missing)
 
 
-def write_rows(
-    output: Path, cells: Mapping[str, Sequence[Any]], lineage: Mapping[str, Any], *, missing: str, decimal: str
-) -> None:
-    """Write drawn rows: Parquet with its lineage in the metadata, CSV with a file of it next to it."""
-    table = pa.table({name: pa.array(column) for name, column in cells.items()})
+def write_rows(output: Path, cells: Mapping[str, Sequence[Any]], lineage: Mapping[str, Any], schema: Schema) -> None:
+    """Write drawn rows: Parquet with its lineage in the metadata; CSV as the schema declares, its lineage in a file."""
     said = json.dumps(lineage, indent=1)
-    sink = pa.BufferOutputStream()
     if output.suffix == ".parquet":
+        table, sink = pa.table({name: pa.array(column) for name, column in cells.items()}), pa.BufferOutputStream()
         pq.write_table(table.replace_schema_metadata({LINEAGE: said}), sink)
         write_bytes(output, sink.getvalue().to_pybytes(), mode=0o644)
         return
-    texts = {
-        name: [
-            missing if cell is None else str(cell).replace(".", decimal) if isinstance(cell, float) else str(cell)
-            for cell in column
-        ]
-        for name, column in cells.items()
-    }
-    pa_csv.write_csv(pa.table(texts), sink, pa_csv.WriteOptions(quoting_style="needed"))
-    write_bytes(output, sink.getvalue().to_pybytes(), mode=0o644)
+    missing = _marker(schema.missing)
+    text = io.StringIO()
+    writer = csv.writer(text, delimiter=schema.delimiter, lineterminator="\n")
+    if schema.header:
+        writer.writerow(cells)
+    for row in zip(*cells.values(), strict=True):
+        writer.writerow(
+            missing if cell is None else str(cell).replace(".", schema.decimal) if isinstance(cell, float) else cell
+            for cell in row
+        )
+    write_bytes(output, text.getvalue().encode(schema.encoding), mode=0o644)
     write_bytes(output.with_name(output.name + ".lineage.json"), said.encode() + b"\n", mode=0o644)

@@ -33,15 +33,15 @@ STAGES = (
 
 
 @contextmanager
-def showing_progress() -> Iterator[None]:
-    """Show a progress artifact that advances as the flow's steps are done."""
-    artifact = create_progress_artifact(progress=0.0, key="progress", description=f"0 of {len(STAGES)} steps")
+def showing_progress(stages: Sequence[str] = STAGES) -> Iterator[None]:
+    """Show a progress artifact that advances as the flow's steps, named in their order, are done."""
+    artifact = create_progress_artifact(progress=0.0, key="progress", description=f"0 of {len(stages)} steps")
     assert isinstance(artifact, UUID)
 
     def show(step: str) -> None:
-        done = STAGES.index(step.replace("-", "_")) + 1
+        done = stages.index(step.replace("-", "_")) + 1
         update_progress_artifact(
-            artifact, progress=100 * done / len(STAGES), description=f"{step}: {done} of {len(STAGES)} steps"
+            artifact, progress=100 * done / len(stages), description=f"{step}: {done} of {len(stages)} steps"
         )
 
     shown: list[Future[None]] = []

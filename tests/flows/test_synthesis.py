@@ -1,0 +1,88 @@
+"""`unitball synthesise` as a flow: the command ends, is charged once, and logs nothing but what is released."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from flows import synthesis as chained
+from tasks.planning.synthesis import SynthesisRequest
+from tasks.release.synthesis import plan_synthesis
+from tasks.runtime.progress import observed_by
+from tasks.tracking.runs import tracking_client
+from tests.support.command_line import CommandLine
+
+ROWS = 1200
+SCHEMA = """\
+delimiter: ";"
+decimal: ","
+columns:
+  - {name: age, type: numeric, range: [18, 98], whole: true}
+  - {name: weight, type: numeric, range: [40, 140]}
+  - {name: note, type: ignore}
+  - {name: town, type: category, values: ["Basel; Stadt", Chur]}
+  - {name: outcome, type: label, classes: [well, ill]}
+"""
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[object, ...]:
+    """Write a table of another delimiter and decimal mark, and return how it is ingested."""
+    random = np.random.default_rng(3)
+    age = random.integers(18, 98, ROWS)
+    columns: dict[str, Any] = {
+        "age": age,
+        "weight": np.full(ROWS, 71.123457),
+        "note": "x",
+        "town": random.choice(["Basel; Stadt", "Chur"], ROWS),
+        "outcome": np.where(age + random.normal(0, 15, ROWS) > 60, "ill", "well"),
+    }
+    pd.DataFrame(columns).to_csv(tmp_path / "ward.csv", index=False, sep=";", decimal=",")
+    (tmp_path / "ward.yaml").write_text(SCHEMA)
+    return ("--format", "csv", "--schema", tmp_path / "ward.yaml")
+
+
+def _ingested(unitball: CommandLine, files: tuple[object, ...], tmp_path: Path) -> None:
+    terms = ("--account", "ward", "--epsilon-cap", 9, "--delta-cap", 1e-5)
+    unitball.succeeds("ingest", "ward", *files, "--path", tmp_path / "ward.csv", *terms)
+
+
+def test_the_command_ends_and_is_charged_and_recorded_once(
+    unitball: CommandLine, files: tuple[object, ...], tmp_path: Path
+) -> None:
+    """The file has the form that the schema declares, so that what reads it reads the owner's file too."""
+    _ingested(unitball, files, tmp_path)
+    asked = ("synthesise", "ward", "--epsilon", 4)
+    found = unitball.succeeds(*asked, "--output", tmp_path / "rows.csv")
+    charges = unitball.succeeds("budget", "ward")["parties"]
+    again = unitball.succeeds(*asked, "--rows", 50, "--seed", 2, "--name", "few")
+    assert unitball.succeeds("budget", "ward")["parties"] == charges
+    assert (again["synthesis"], again["rows"]) == (found["synthesis"], 50)
+    assert (
+        unitball.succeeds("ingest", "back", *files, "--path", tmp_path / "rows.csv", "--public")["rows"]
+        == found["rows"]
+    )
+    said = unitball(*asked).out
+    assert "epsilon 4" in said
+    with tracking_client(unitball.root) as client:
+        (experiment,) = [one for one in client.search_experiments() if one.name == "ward"]
+        runs = {one.info.run_name: one for one in client.search_runs([experiment.experiment_id])}
+        logged = [client.get_run(one.info.run_id) for one in runs.values()]
+        assert {one.data.params["rows"] for one in logged} == {str(found["rows"]), "50"}
+        assert all(one.data.metrics.keys() == {"epsilon", "edges"} for one in logged)
+        lineage = client.list_artifacts(logged[0].info.run_id)
+    assert [one.path for one in lineage] == ["lineage.json"]
+    assert json.loads((tmp_path / "rows.csv.lineage.json").read_text())["rests_on"] == found["rests_on"]
+
+
+def test_each_step_has_a_place_in_the_progress(called: CommandLine, files: tuple[object, ...], tmp_path: Path) -> None:
+    _ingested(called, files, tmp_path)
+    request, names = SynthesisRequest(dataset="ward", epsilon=4.0), list[str]()
+    with observed_by(names.append):
+        chained.chain_inline(plan_synthesis(request), request)
+    assert tuple(name.replace("-", "_") for name in names) == chained.STAGES
