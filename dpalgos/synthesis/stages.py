@@ -126,8 +126,8 @@ def stages_for(
         noise = math.sqrt(2.0 * len(pairs)) / (mu * math.sqrt(pair_share))
         told = cell >= noise
         reason = (
-            f"{'A tree is chosen' if told else 'No tree'}: a cell of {len(pairs)} tables of pairs holds {cell:.3g} rows "
-            f"on average, {'at least' if told else 'less than'} its noise of {noise:.3g}."
+            f"{'A tree is chosen' if told else 'No tree'}: a cell of {len(pairs)} tables of pairs holds {cell:.3g} "
+            f"rows on average, {'at least' if told else 'less than'} its noise of {noise:.3g}."
         )
         pairs = pairs if told else ()
     if not pairs:
