@@ -17,14 +17,14 @@ on average. The *excess* of a pair is Σ over the classes of Q less both: 0 on a
 given the class, at any noise.
 
 *Chance.* Under independence Q is a weighted sum of squares of normal numbers, Σ λ_i z_i², whose weights are the
-eigenvalues of W (C + (s²/N) R), all of them Kronecker products: ‖λ‖₂² is a sum of three products of traces, and max λ
-is at most that of W C plus that of (s²/N) W R, each at most a product of largest row sums of symmetric matrices. By
-Laurent and Massart, with probability at most e^−t
+eigenvalues of V = W C ⊗ W C + (s²/N) W R ⊗ W R. Its variance 2 tr V² and third cumulant 8 tr V³ are sums of products of
+traces of single columns. With σ² and κ of all classes, and z the normal quantile of 1 − 0.05/pairs, the expansion of
+Cornish and Fisher to the third cumulant,
 
-    Σ λ_i (z_i² − 1) ≥ 2 ‖λ‖₂ √t + 2 t max λ.
+    σ z + κ (z² − 1)/(6 σ²),
 
-With t = ln(pairs/0.05) the chance that any pair of a table of independent columns exceeds it is at most 1/20, where
-sampling is near to normal and shares are known. A pair below is no edge.
+is what any pair of a table of independent columns exceeds with probability 1/20, where sampling is near to normal and
+shares are known. A pair below is no edge.
 
 *The tree.* Rows follow P(class) Π P(column | parent, class), so the tree that maximises the sum of conditional mutual
 informations is the best (Chow and Liu). Edges are taken by their excess, the largest first, unless they close a circle.
@@ -34,7 +34,7 @@ Each sum is one number after the other (``cumsum``), and no function is more tha
 References
 ----------
 Chow, Liu, IEEE Trans. Inf. Theory 14 (1968); Friedman, Geiger, Goldszmidt, Machine Learning 29 (1997), section 4.2;
-Laurent, Massart, Annals of Statistics 28 (2000), Lemma 1.
+Cornish, Fisher, Revue de l'Institut International de Statistique 5 (1938).
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 
@@ -61,7 +62,7 @@ class Dependence:
     excess : float
         Q of all classes less what sampling and noise add.
     chance : float
-        What it exceeds with probability 1/20 at most, of any pair, where all columns are independent given the class.
+        What any pair exceeds with a probability of about 1/20, where all columns are independent given the class.
     """
 
     excess: float
@@ -90,7 +91,7 @@ def dependence(table: Floats, deviation: float, pairs: int) -> Dependence:
     pairs : int
         Of how many pairs the one beyond chance is looked for.
     """
-    excess = squared = largest = 0.0
+    excess = variance = third = 0.0
     for counts in np.asarray(table, dtype=np.float64):
         total = max(float(added(added(counts))), _ONE_ROW)
         rows, columns = _shares(added(counts)), _shares(added(counts.T))
@@ -98,13 +99,16 @@ def dependence(table: Floats, deviation: float, pairs: int) -> Dependence:
         one, other = _side(rows, math.sqrt(noise)), _side(columns, math.sqrt(noise))
         residual = counts - total * rows[:, None] * columns[None, :]
         weighed = residual * residual * one.weights[:, None] * other.weights[None, :]
-        excess += float(added(added(weighed))) / total
-        excess -= one.sampling * other.sampling + noise * one.noise * other.noise
-        squared += one.samplings * other.samplings + 2.0 * noise * one.both * other.both
-        squared += noise**2 * one.noises * other.noises
-        largest = max(largest, one.most_sampling * other.most_sampling + noise * one.most_noise * other.most_noise)
-    exponent = math.log(max(pairs, 1) / _FALSE_ALARM)
-    return Dependence(excess, 2.0 * math.sqrt(squared * exponent) + 2.0 * exponent * largest)
+        powers = [
+            [product * noise**at for at, product in enumerate(map(math.prod, zip(*each, strict=True)))]
+            for each in zip(one.traces, other.traces, strict=True)
+        ]
+        excess += float(added(added(weighed))) / total - (powers[0][0] + powers[0][1])
+        variance += 2.0 * (powers[1][0] + 2.0 * powers[1][1] + powers[1][2])
+        third += 8.0 * (powers[2][0] + 3.0 * (powers[2][1] + powers[2][2]) + powers[2][3])
+    quantile = NormalDist().inv_cdf(1.0 - _FALSE_ALARM / max(pairs, 1))
+    skewness = third / variance * (quantile**2 - 1.0) / 6.0 if variance > 0.0 else 0.0
+    return Dependence(excess, math.sqrt(variance) * quantile + skewness)
 
 
 def _shares(margins: Floats) -> Floats:
@@ -115,16 +119,10 @@ def _shares(margins: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """Of one column of a pair: the weights w; traces of WC, WR, (WC)², WC WR, (WR)²; bounds of eigenvalues."""
+    """Of one column of a pair the weights w, and traces of words of WC and WR, by length, and by how many are WR."""
 
     weights: Floats
-    sampling: float
-    noise: float
-    samplings: float
-    both: float
-    noises: float
-    most_sampling: float
-    most_noise: float
+    traces: tuple[tuple[float, ...], ...]
 
 
 def _side(shares: Floats, floor: float) -> _Side:
@@ -139,15 +137,17 @@ def _side(shares: Floats, floor: float) -> _Side:
     def trace(one: Floats, other: Floats) -> float:
         return float(added(added(one * other)))
 
+    def product(one: Floats, other: Floats) -> Floats:
+        return added(one[:, :, None] * other[None, :, :], axis=1)
+
+    twice, again = product(sampling, sampling), product(noise, noise)
     return _Side(
         weights,
-        float(added(np.diagonal(sampling))),
-        float(added(np.diagonal(noise))),
-        trace(sampling, sampling),
-        trace(sampling, noise),
-        trace(noise, noise),
-        float(added(np.abs(sampling)).max()),
-        float(added(np.abs(noise)).max()),
+        (
+            (float(added(np.diagonal(sampling))), float(added(np.diagonal(noise)))),
+            (trace(sampling, sampling), trace(sampling, noise), trace(noise, noise)),
+            (trace(twice, sampling), trace(twice, noise), trace(sampling, again), trace(again, noise)),
+        ),
     )
 
 

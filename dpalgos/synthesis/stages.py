@@ -90,7 +90,14 @@ class Stages:
 
 
 def stages_for(
-    rows: int, columns: int, classes: int, mu: float, *, paid: bool = False, named: Sequence[tuple[int, int]] = ()
+    rows: int,
+    columns: int,
+    classes: int,
+    mu: float,
+    *,
+    paid: bool = False,
+    named: Sequence[tuple[int, int]] = (),
+    tree: bool | None = None,
 ) -> Stages:
     """Return the stages of a synthesis.
 
@@ -106,6 +113,8 @@ def stages_for(
         Whether one-way counts were released before.
     named : sequence of (int, int)
         Pairs of columns to be counted instead of all; a tree's edges are then chosen among these.
+    tree : bool, optional
+        Whether pairs are counted. Default: by the rule.
 
     Raises
     ------
@@ -129,7 +138,7 @@ def stages_for(
             f"{'A tree is chosen' if told else 'No tree'}: a cell of {len(pairs)} tables of pairs holds {cell:.3g} "
             f"rows on average, {'at least' if told else 'less than'} its noise of {noise:.3g}."
         )
-        pairs = pairs if told else ()
+        pairs = pairs if (told if tree is None else tree) else ()
     if not pairs:
         pair_share = 0.0
     parts, parent_parts = PARTS, PARENT_PARTS if pairs else 1
