@@ -21,8 +21,8 @@ def terms_lines(terms: Terms, *, planned: bool = False, what: str | None = None)
     made = f"it {'would be' if planned else 'is'}"
     price = f"epsilon {terms.epsilon:g} at delta {terms.delta:g} (mu {terms.mu:.4g}) for a {terms.unit}"
     if terms.group_size > 1:
-        price += f"; of {terms.group_size} rows a person the account counts what these lose together"
-    yield "one release, which was charged before and is not charged again" if terms.paid else f"{made} {price}"
+        price += f"; of {terms.group_size} rows per person the account counts what these lose together"
+    yield f"it is {price}; it was charged before and is not charged again" if terms.paid else f"{made} {price}"
     if terms.cap_epsilon is None:
         yield f"account {terms.account}: the rows are public, and nothing is charged"
         return
