@@ -256,9 +256,9 @@ TWO_OUTPUTS = model(
     {"y": (FLOAT, ["rows", 6]), "z": (FLOAT, ["rows", 6])},
 )
 BAD: dict[str, tuple[bytes, dict[str, Any], str]] = {
-    "no model": (b"GIF89a, surely", {}, "no ONNX model"),
-    "nothing": (b"", {}, r"no ONNX model"),
-    "cut short": (linear_model(WEIGHTS)[:60], {}, r"no ONNX model"),
+    "no model": (b"GIF89a, surely", {}, "read this ONNX model"),
+    "nothing": (b"", {}, r"read this ONNX model"),
+    "cut short": (linear_model(WEIGHTS)[:60], {}, r"read this ONNX model"),
     "two inputs": (TWO_INPUTS, {}, r"2 inputs \(x, z\)"),
     "two outputs": (TWO_OUTPUTS, {}, r"features\.output: y, z"),
     "unknown output": (TWO_OUTPUTS, {"output": "w"}, "output 'w'"),
