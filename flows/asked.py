@@ -15,12 +15,15 @@ from dpalgos.parameters import ParameterError
 from flows import batch_scoring as scoring
 from flows import comparison, federated_training, privacy_audit, reproduction
 from flows import sweep as sweeping
+from flows import synthesis as synthesising
 from flows.specs import known_reproductions
 from tasks.auditing.examination import AuditRequest, Examined
 from tasks.experiments.records import Experiment
 from tasks.experiments.specifications import SweepSpec
 from tasks.planning.asked import FIELDS, asked_config, called, described, form_of, validated
 from tasks.planning.configuration import TrainingConfig
+from tasks.planning.synthesis import SynthesisRequest
+from tasks.release.drawn_rows import SyntheticRows
 from tasks.runtime.ending import announcing_failures
 from tasks.runtime.events import dataset_resource
 from tasks.runtime.settings import current_root
@@ -300,3 +303,38 @@ def reproduce(
 ) -> Experiment:
     """Reproduce as :func:`flows.reproduction.reproduce` does."""
     return reproduction.reproduce.fn(name, scale, dataset, path, workers=workers)
+
+
+@flow(
+    name="synthetic-rows",
+    description="Draw synthetic rows of a table from counts that are released and charged once.",
+    flow_run_name="synthesise {dataset}",
+    persist_result=False,
+    task_runner=threads(2),
+)
+def synthesise(
+    dataset: Annotated[str, _AS_SAID, _of(SynthesisRequest, "dataset")],
+    epsilon: Annotated[
+        float,
+        _AS_SAID,
+        _of(SynthesisRequest, "epsilon", description="Epsilon of all stages together, per row or person."),
+    ],
+    delta: Annotated[float | None, _AS_SAID, _of(SynthesisRequest, "delta")] = None,
+    trust: Annotated[str | None, _AS_SAID, _of(SynthesisRequest, "trust")] = None,
+    test_fraction: Annotated[float | None, _AS_SAID, _of(SynthesisRequest, "test_fraction")] = None,
+    rows: Annotated[int | None, _AS_SAID, _of(SynthesisRequest, "rows", title="Rows to draw")] = None,
+    seed: Annotated[int, _AS_SAID, _of(SynthesisRequest, "seed", title="Seed of the drawing")] = 0,
+    name: Annotated[str | None, _AS_SAID, _of(SynthesisRequest, "name")] = None,
+) -> SyntheticRows:
+    """Draw rows as :func:`flows.synthesis.synthesise` does; the derived data set holds them, and no file is written.
+
+    Raises
+    ------
+    dpalgos.parameters.ParameterError
+        Naming the field, the value and the bound.
+    storage.errors.RefusedError
+        As :func:`flows.synthesis.synthesise` does.
+    """
+    asked = {"dataset": dataset, "epsilon": epsilon, "delta": delta, "trust": trust, "test_fraction": test_fraction}
+    asked |= {"rows": rows, "seed": seed, "name": name}
+    return synthesising.synthesise.fn(validated(SynthesisRequest, asked))

@@ -42,6 +42,8 @@ def deployment(served: Served, name: str) -> dict[str, Any]:
         ("train", {"dataset": "iris", "epsilon": -3}, "epsilon"),
         ("train", {"dataset": "no-such-set", "epsilon": 1}, "no-such-set"),
         ("train", {"config": {"dataset": "iris", "epsilon": 1}}, "config"),
+        ("synthesise", {"dataset": "clinic"}, "epsilon"),
+        ("synthesise", {"dataset": "clinic", "epsilon": 1, "output": "/x.csv"}, "output"),
         ("sweep", {"name": "two points", "set": {"dataset": "iris"}, "grid": {}}, "name"),
         ("reproduce", {"name": "no-such-figure"}, "no-such-figure"),
         ("audit", {"algorithm": "no-such"}, "no-such"),
