@@ -123,6 +123,20 @@ def test_every_stage_counts_the_training_rows_alone(root: Path, tmp_path: Path) 
     assert {one.key for one in everything.releases}.isdisjoint(one.key for one in plan.releases)
 
 
+def test_released_tables_sum_to_the_training_rows(root: Path, tmp_path: Path) -> None:
+    """The mutant is a door that also reads the held-out rows: the tables of pairs and columns would sum to all rows."""
+    brought_in(tmp_path, cap=1e4)
+    made(epsilon=900.0, test_fraction=0.25)
+    plan = plan_synthesis(SynthesisRequest(dataset="ward", epsilon=900.0, test_fraction=0.25))
+    rows = sum(shard.rows for shard in shards_of(plan.partition).training)
+    assert plan.pairs is not None
+    assert rows < ROWS
+    for one in (plan.pairs, plan.tables):
+        tables = len(one.algorithm.parameters["tables"])
+        counted = open_releases().read(one.key)[1]["values"].sum()
+        assert counted == pytest.approx(tables * rows, rel=0.02), one.label
+
+
 def test_cells_are_declared_values_and_points_of_the_public_grid(root: Path, tmp_path: Path) -> None:
     """No value is read from a row: not the spike of most rows, no undeclared value; a declared one may be drawn."""
     brought_in(tmp_path)
