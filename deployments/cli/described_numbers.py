@@ -17,7 +17,7 @@ def terms_lines(terms: Terms, *, planned: bool = False, what: str | None = None)
     parties = len(terms.parties)
     several = f", {parties} parties under {terms.trust}, each of whom pays" if parties > 1 else ""
     counted = f"{terms.columns} counted columns in {terms.bins} bins" if what is None else what
-    yield f"{terms.dataset}, version {terms.version}: {terms.rows} {_several(terms.unit)}, {counted}{several}"
+    yield f"{terms.dataset}, version {terms.version}: {terms.rows} {plural(terms.unit)}, {counted}{several}"
     made = f"it {'would be' if planned else 'is'}"
     price = f"epsilon {terms.epsilon:g} at delta {terms.delta:g} (mu {terms.mu:.4g}) for a {terms.unit}"
     if terms.group_size > 1:
@@ -34,7 +34,8 @@ def terms_lines(terms: Terms, *, planned: bool = False, what: str | None = None)
     )
 
 
-def _several(unit: str) -> str:
+def plural(unit: str) -> str:
+    """Return the plural of what is protected."""
     return "rows" if unit == "row" else "people"
 
 

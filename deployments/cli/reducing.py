@@ -10,6 +10,7 @@ import typer
 from rich.console import RenderableType
 
 from deployments.cli.common import Answer, YesOption, agree, answered, progress, say_charged_before, table
+from deployments.cli.described_numbers import plural
 from deployments.cli.entry_point import app
 from deployments.cli.given import refuse_beside
 from storage.atomic import write_bytes
@@ -88,8 +89,9 @@ def lines_of(found: Reduction) -> Iterator[RenderableType]:
     """Yield a reduction for people."""
     again = "; it was charged before and costs nothing more" if found.paid else ""
     yield (
-        f"{found.dataset}, version {found.version}: {found.rows:,} rows, {found.columns} scaled columns, epsilon "
-        f"{found.epsilon:g} at delta {found.delta:g} (mu {found.mu:.4g}), account {found.account}{again}"
+        f"{found.dataset}, version {found.version}: {found.rows:,} {plural(found.unit)}, "
+        f"{found.columns} scaled columns, epsilon {found.epsilon:g} at delta {found.delta:g} (mu {found.mu:.4g}) "
+        f"for a {found.unit}, account {found.account}{again}"
     )
     middle = "a released mean" if found.centred else "the declared middle"
     yield (
@@ -109,7 +111,10 @@ def lines_of(found: Reduction) -> Iterator[RenderableType]:
     left = len(found.components) - _MOST_SHOWN
     if left > 0:
         yield f"and {left} more (loadings.csv in MLflow has all)"
-    yield f"noise reaches {found.floor:.3g}; {found.above} components are above it; total variance {found.total:.3g}"
+    yield (
+        f"noise reaches {found.floor:.3g}; the noisy eigenvalues of {found.above} components are above it; total "
+        f"variance {found.total:.3g}"
+    )
     yield (
         f"basis {found.basis}: unitball train --dataset {found.dataset} --basis {found.basis} --dimension "
         f"{len(found.components)} reuses it at no charge; the model rests on it, and the basis has read all rows, "

@@ -77,7 +77,10 @@ class Reduction:
     dataset, version, account : str
     epsilon, delta, mu : float
         Of the release, for one row or person.
+    unit : str
+        What the release protects: ``row``, or ``person`` with its column.
     rows : int
+        Rows, or people where these are protected.
     columns : int
         Scaled columns that vary.
     centred : bool
@@ -103,6 +106,7 @@ class Reduction:
     epsilon: float
     delta: float
     mu: float
+    unit: str
     rows: int
     columns: int
     centred: bool
@@ -155,6 +159,7 @@ def reduce(plan: SinglePlan, components: int | None = None) -> Reduction:
         epsilon=plan.epsilon,
         delta=planned.delta,
         mu=cast(GaussianMu, planned.budget).mu,
+        unit=str(plan.dataset.unit),
         rows=plan.dataset.rows,
         columns=len(found.noisy),
         centred=algorithm.center,

@@ -20,6 +20,7 @@ from tasks.release.moments import geometry_of, plan_moments
 from tasks.runtime.settings import current_layout, current_root
 from tasks.tracking import reductions
 from tasks.tracking.runs import tracking_client
+from tests.support.command_line import CommandLine
 
 ROWS = 1200
 SCHEMA = {
@@ -93,6 +94,24 @@ def test_a_reduction_is_charged_once_logged_and_reused(clinic: pd.DataFrame) -> 
     mus = GaussianMu(two.attrs["mu"]), GaussianMu(float(np.sqrt(result.mu_spent**2 - two.attrs["mu"] ** 2)))
     assert compose((mus[1],)).epsilon(result.delta_spent) == pytest.approx(1.0, abs=0.02)
     assert trained.predict(clinic.drop(columns="ill").head(4)).shape[0] == 4
+
+
+def test_people_are_counted_and_named_as_the_unit(clinic: pd.DataFrame, commands: CommandLine) -> None:
+    person = {"name": "who", "type": "person", "namespace": "clinic-patient"}
+    unitball.describe(
+        clinic.assign(who=[str(row // 2) for row in range(ROWS)]),
+        schema={"columns": [person, *SCHEMA["columns"]]},
+        name="people",
+        account="people",
+        epsilon_cap=20.0,
+        delta_cap=1e-5,
+        disjoint_people="other people",
+        plan=True,
+    )
+    out = " ".join(commands("reduce", "people", "--epsilon", 6).out.split())
+    assert f"{ROWS // 2} people, 5 scaled columns, epsilon 6 at delta" in out
+    assert "for a person (column who), account people" in out
+    assert "the noisy eigenvalues of" in out
 
 
 def test_what_does_not_serve_is_refused(clinic: pd.DataFrame) -> None:
