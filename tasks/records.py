@@ -169,7 +169,7 @@ def record_synthesis(found: SyntheticRows) -> SyntheticRows:
         RunReport(
             experiment=found.dataset,
             run_key=f"{found.synthesis}-{found.seed}-{found.rows}",
-            name=f"synthetic rows of {found.dataset}",
+            name=f"{found.rows} synthetic rows of {found.dataset}, seed {found.seed}",
             params={"algorithm": "synthesise", "seed": found.seed, "rows": found.rows, "delta": found.delta},
             metrics={"epsilon": found.epsilon, "edges": float(sum(one is not None for one in found.tree.values()))},
             files={"lineage.json": json.dumps(found.lineage, indent=1)},

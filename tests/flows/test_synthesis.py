@@ -71,9 +71,9 @@ def test_the_command_ends_and_is_charged_and_recorded_once(
     assert "epsilon 4" in said
     with tracking_client(unitball.root) as client:
         (experiment,) = [one for one in client.search_experiments() if one.name == "ward"]
-        runs = {one.info.run_name: one for one in client.search_runs([experiment.experiment_id])}
-        logged = [client.get_run(one.info.run_id) for one in runs.values()]
+        logged = client.search_runs([experiment.experiment_id])
         assert {one.data.params["rows"] for one in logged} == {str(found["rows"]), "50"}
+        assert len({one.info.run_name for one in logged}) == 2
         assert all(one.data.metrics.keys() == {"epsilon", "edges"} for one in logged)
         lineage = client.list_artifacts(logged[0].info.run_id)
     assert [one.path for one in lineage] == ["lineage.json"]
