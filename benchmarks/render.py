@@ -298,12 +298,43 @@ def _case(one: Mapping[str, Any]) -> str:
     return ", ".join([*said, *([one["relation"]] if one["relation"] == "replace-special" else [])])
 
 
+_SYNTHESIS = {
+    "rule": "the rule's choice",
+    "tree": "tree",
+    "independent": "independent given the class",
+    "dpmm-mst": "dpmm, MST",
+    "dpmm-aim": "dpmm, AIM",
+    "real": "the counted rows",
+}
+
+
+def synthetic_rows(found: Table) -> dict[str, Any]:
+    """Return the measures of drawn rows of each set at each ε by each system, as means over the seeds there are."""
+    metrics = {"one": 3, "two": 4, "three": 3, "auc boosting": 3, "auc logistic": 3, "seconds": 1}
+    cells = [one for one in found["cells"] if "error" not in one]
+    rows = []
+    for name in dict.fromkeys(one["set"] for one in cells):
+        for epsilon in sorted({one["epsilon"] for one in cells}, key=lambda epsilon: (epsilon is None, epsilon or 0.0)):
+            for system, title in _SYNTHESIS.items():
+                at = {"set": name, "epsilon": epsilon, "system": system}
+                several = sum(all(one[key] == is_ for key, is_ in at.items()) for one in cells)
+                if several:
+                    row = [name, cell(epsilon), title, several]
+                    rows.append([*row, *(_means(cells, metric, **at) for metric in metrics)])
+    titles = ["TV, columns", "TV, pairs", "TV, triples", "AUC, boosting", "AUC, logistic", "seconds"]
+    columns = [{"title": title, "digits": digits} for title, digits in zip(titles, metrics.values(), strict=True)]
+    most = max(one["seed"] for one in cells) + 1
+    seeds = [f"mean of up to {most} seeds"]
+    return {"columns": ["set", "ε", "system", "seeds", *columns], "rows": rows, "seeds": seeds}
+
+
 MADE: dict[str, tuple[tuple[str, ...], Callable[..., dict[str, Any]]]] = {
     "tables-by-set": (("tables",), tables_by_set),
     "tables-means": (("tables",), tables_means),
     "unequal-classes": (("unequal-classes",), unequal_classes),
     "nights-of-tables": (("nightly-tables",), nights_of_tables),
     "audit-verdicts": (("audit-all",), audit_verdicts),
+    "synthetic-rows": (("synthesis",), synthetic_rows),
     "margins-held": (("margins",), margins_held),
     "what-to-expect": (("mnist", "tables"), what_to_expect),
 }
