@@ -303,7 +303,6 @@ _SYNTHESIS = {
     "tree": "tree",
     "independent": "independent given the class",
     "dpmm-mst": "dpmm, MST",
-    "dpmm-aim": "dpmm, AIM",
     "real": "the counted rows",
 }
 

@@ -51,7 +51,7 @@ from dpalgos.synthesis.stages import Stages, stages_for
 DELTA = 1e-6
 SETS = ("adult", "nursery", "letter", "churn")
 OURS = ("tree", "independent", "rule", "real")
-PEERS = ("dpmm-mst", "dpmm-aim")
+PEERS = ("dpmm-mst",)
 METRICS = ("one", "two", "three", "auc boosting", "auc logistic", "seconds")
 _RESULTS = Path(__file__).parent / "results" / "synthesis.json"
 # Points of the public grid in a bin, as the product draws numbers.

@@ -4,10 +4,10 @@
 ``seed``, ``drawn``: where to write) and answers each with a line of JSON (``seconds``). ``drawn`` gets the drawn rows:
 ``numbers``, ``codes`` and ``labels``, as in ``TABLE.npz``.
 
-* ``dpmm-mst``, ``dpmm-aim``: dpmm's pipelines, told the declared ranges and categories. A tenth of epsilon is for its
+* ``dpmm-mst``: dpmm's pipeline of MST, told the declared ranges and categories. A tenth of epsilon is for its
   private choice of bins (its own ratio at epsilon 1), the rest and all of delta for the model, so that both together
   are (epsilon, delta). Neighbours differ by a row that is **added or removed** (the number of rows is taken as public
-  all the same), which is the weaker relation: a replaced row is two of these. AIM's model is bounded to 8 MB.
+  all the same), which is the weaker relation: a replaced row is two of these.
 """
 
 from __future__ import annotations
@@ -26,12 +26,11 @@ import pandas as pd
 
 Cell = dict[str, Any]
 _BINS_SHARE = 0.1
-_AIM_MB = 8.0
 
 
-def dpmm(held: Any, cell: Cell, name: str) -> dict[str, np.ndarray]:
-    """Return rows that a pipeline of dpmm draws."""
-    from dpmm.pipelines import AIMPipeline, MSTPipeline
+def dpmm_mst(held: Any, cell: Cell) -> dict[str, np.ndarray]:
+    """Return rows that dpmm's MST draws."""
+    from dpmm.pipelines import MSTPipeline
 
     ranges, sizes, classes = held["ranges"], held["sizes"].tolist(), int(held["classes"])
     columns: dict[str, Any] = {f"x{at}": column for at, column in enumerate(held["numbers_train"].T)}
@@ -45,8 +44,7 @@ def dpmm(held: Any, cell: Cell, name: str) -> dict[str, np.ndarray]:
     bins = _BINS_SHARE * cell["epsilon"] if len(ranges) else 0.0
     given: dict[str, Any] = {"epsilon": cell["epsilon"] - bins, "delta": cell["delta"], "n_jobs": 1}
     given |= {"proc_epsilon": bins} if bins else {"proc_epsilon": None}
-    given |= {"max_model_size": _AIM_MB} if name == "aim" else {}
-    pipeline = {"mst": MSTPipeline, "aim": AIMPipeline}[name](**given)
+    pipeline = MSTPipeline(**given)
     pipeline.fit(frame, domain, random_state=cell["seed"])
     drawn = pipeline.generate(n_records=len(frame), random_state=cell["seed"])
     numbers = drawn[[f"x{at}" for at in range(len(ranges))]].to_numpy(np.float64)
@@ -54,7 +52,7 @@ def dpmm(held: Any, cell: Cell, name: str) -> dict[str, np.ndarray]:
     return {"numbers": numbers, "codes": codes, "labels": drawn["y"].astype(str).astype(np.int64).to_numpy()}
 
 
-SYSTEMS = {f"dpmm-{name}": lambda held, cell, name=name: dpmm(held, cell, name) for name in ("mst", "aim")}
+SYSTEMS = {"dpmm-mst": dpmm_mst}
 
 
 if __name__ == "__main__":
