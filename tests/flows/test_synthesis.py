@@ -73,6 +73,7 @@ def test_the_command_ends_and_is_charged_and_recorded_once(
         (experiment,) = [one for one in client.search_experiments() if one.name == "ward"]
         logged = client.search_runs([experiment.experiment_id])
         assert {one.data.params["rows"] for one in logged} == {str(found["rows"]), "50"}
+        assert {one.data.params["dataset"] for one in logged} == {"ward"}
         assert len({one.info.run_name for one in logged}) == 2
         assert all(one.data.metrics.keys() == {"epsilon", "edges"} for one in logged)
         lineage = client.list_artifacts(logged[0].info.run_id)
