@@ -129,13 +129,13 @@ def stages_for(
     if not pairs and columns <= MOST_COLUMNS:
         pairs = tuple(itertools.combinations(range(columns), 2))
     share, pair_share = 0.0 if paid else _SHARES[0], _SHARES[1]
-    reason = f"No tree: all pairs are counted up to {MOST_COLUMNS} columns, there are {columns}, and no pair is named."
+    reason = f"No pairs are counted: {columns} columns are more than {MOST_COLUMNS}, and no pair is named."
     if pairs:
         cell = rows / (PAIR_PARTS**2 * label_parts)
         noise = math.sqrt(2.0 * len(pairs)) / (mu * math.sqrt(pair_share))
         told = cell >= noise
         reason = (
-            f"{'A tree is chosen' if told else 'No tree'}: a cell of {len(pairs)} tables of pairs holds {cell:.3g} "
+            f"{'Pairs' if told else 'No pairs'} are counted: a cell of {len(pairs)} tables of pairs holds {cell:.3g} "
             f"rows on average, {'at least' if told else 'less than'} its noise of {noise:.3g}."
         )
         pairs = pairs if (told if tree is None else tree) else ()
