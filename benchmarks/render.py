@@ -174,7 +174,7 @@ def unequal_classes(found: Table) -> dict[str, Any]:
             pairs.append(" → ".join(" / ".join(cell(one, 3) for one in pair) for pair in each))
         guess = cell(_means(cells, "guessing", **where), 2)
         rows.append([f"{name}{', equal classes' if equal else ''} ({guess})", f"`{trainer}`", *pairs])
-    return {"columns": ["set (guessing)", "trainer", *(f"ε = {cell(one)}" for one in (0.05, 0.1, 0.3, 1, 3))], "rows": rows}
+    return {"columns": ["set (guessing)", "trainer", *(f"ε = {cell(one)}" for one in epsilons)], "rows": rows}
 
 
 def nights_of_tables(found: Table) -> dict[str, Any]:

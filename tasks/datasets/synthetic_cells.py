@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import date, timedelta
-from typing import Any
 
 import numpy as np
 
@@ -55,7 +54,7 @@ def require_drawable(schema: Schema) -> None:
             )
 
 
-def raw_cells(dataset: DatasetRef, drawing: Drawing, drawn: Drawn, bins: int) -> dict[str, list[Any]]:
+def raw_cells(dataset: DatasetRef, drawing: Drawing, drawn: Drawn, bins: int) -> dict[str, list[object]]:
     """Return drawn rows as the cells of a table: by column, in the schema's order, None where a cell is missing.
 
     Parameters
@@ -69,7 +68,7 @@ def raw_cells(dataset: DatasetRef, drawing: Drawing, drawn: Drawn, bins: int) ->
         T, of each number.
     """
     schema, scales = declared_schema(dataset), scales_of(dataset)
-    found: dict[str, list[Any]] = {}
+    found: dict[str, list[object]] = {}
     at = 0
     for column in schema.columns:
         if isinstance(column, Label):
@@ -98,8 +97,8 @@ def _cells(
             # What noise alone has counted there is drawn among the declared values.
             others = drawing.points(step, np.zeros_like(places), np.array([values]))
             places = np.where(places == values, others, places)
-        written = [*_written(column.recoding, scale.values), None]
-        yield from (written[place] for place in places)
+        with_missing = [*_written(column.recoding, scale.values), None]
+        yield from (with_missing[place] for place in places)
         return
     if isinstance(column, Boolean | Ordered):
         steps = len(scale.values) - 1
@@ -118,7 +117,7 @@ def _cells(
         yield None if place == bins else number
 
 
-def _label(dataset: DatasetRef, label: Label, drawing: Drawing, places: Ints, bins: int) -> list[Any]:
+def _label(dataset: DatasetRef, label: Label, drawing: Drawing, places: Ints, bins: int) -> list[object]:
     if dataset.label_range is None:
         written = _written(label.recoding, dataset.classes)
         return [written[place] for place in places]

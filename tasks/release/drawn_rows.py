@@ -7,7 +7,7 @@ import io
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict, cast
 
 import numpy as np
 import pyarrow as pa
@@ -90,7 +90,7 @@ class SyntheticRows(BaseModel, frozen=True):
     output: str | None = None
 
     @property
-    def lineage(self) -> dict[str, Any]:
+    def lineage(self) -> dict[str, object]:
         """What must go with the rows wherever they go."""
         said = self.model_dump(mode="json", include={"dataset", "version", "account", "unit", "synthesis", "rests_on"})
         return {
@@ -166,12 +166,12 @@ def _losses(plan: SynthesisPlan) -> list[GaussianMu]:
     return [loss for loss in losses if isinstance(loss, GaussianMu)]
 
 
-def _cells(dataset: DatasetRef, synthesis: Synthesis, seed: int, rows: int) -> dict[str, list[Any]]:
+def _cells(dataset: DatasetRef, synthesis: Synthesis, seed: int, rows: int) -> dict[str, list[object]]:
     drawing = Drawing(seed, rows)
     return raw_cells(dataset, drawing, synthesis.draw(drawing), int(synthesis.bins[0]))
 
 
-def cells_of(name: str) -> dict[str, list[Any]]:
+def cells_of(name: str) -> dict[str, list[object]]:
     """Return the rows of a derived data set as a table, drawn again from its synthesis.
 
     Raises
@@ -185,13 +185,24 @@ def cells_of(name: str) -> dict[str, list[Any]]:
     return _cells(source, synthesis, int(drawn["seed"]), int(drawn["rows"]))
 
 
+class DrawnBy(TypedDict):
+    """What the rows of a derived data set are drawn by: the counted version, the synthesis, a public seed."""
+
+    dataset: str
+    version: str
+    synthesis: str
+    seed: int
+    rows: int
+    rests_on: list[str]
+
+
 def is_derived(name: str) -> bool:
     """Whether a data set of this name is registered, and its rows are drawn."""
     found = open_catalog().registrations(name)
     return bool(found) and "drawn" in found[-1].manifest
 
 
-def drawn_by(name: str) -> Mapping[str, Any]:
+def drawn_by(name: str) -> DrawnBy:
     """Return what the rows of a derived data set are drawn by: synthesis, seed, rows, data set and version.
 
     Raises
@@ -202,7 +213,7 @@ def drawn_by(name: str) -> Mapping[str, Any]:
     manifest = open_catalog().get(name).manifest
     if "drawn" not in manifest:
         raise InputError(f"{name} is not a derived data set; `unitball synthesise` draws one")
-    return dict(manifest["drawn"])
+    return cast(DrawnBy, dict(manifest["drawn"]))
 
 
 def frame_of_rows(rows: SyntheticRows) -> pd.DataFrame:
@@ -276,7 +287,7 @@ def redrawn(name: str) -> list[str]:
     ]
 
 
-def _declared(source: DatasetRef, cells: Mapping[str, Sequence[Any]]) -> DeclaredFrame:
+def _declared(source: DatasetRef, cells: Mapping[str, Sequence[object]]) -> DeclaredFrame:
     """Return drawn rows under the schema of the rows that were counted; each is a record, and nobody's."""
     document = dict(declared_schema(source).document)
     document["columns"] = [
@@ -305,7 +316,9 @@ def _marker(missing: frozenset[str]) -> str:
     return "" if "" in missing or not missing else min(missing)
 
 
-def write_rows(output: Path, cells: Mapping[str, Sequence[Any]], lineage: Mapping[str, Any], schema: Schema) -> None:
+def write_rows(
+    output: Path, cells: Mapping[str, Sequence[object]], lineage: Mapping[str, object], schema: Schema
+) -> None:
     """Write drawn rows: Parquet with its lineage in the metadata; CSV as the schema declares, its lineage in a file."""
     said = json.dumps(lineage, indent=1)
     if output.suffix == ".parquet":

@@ -23,7 +23,7 @@ from dpalgos.pair_tables import (
     one_way_of_values,
     parts_for,
 )
-from dpalgos.rows import ArrayRows, Floats
+from dpalgos.rows import ArrayRows, Floats, Ints
 
 SIGMA = 12.0
 ROWS = 3000
@@ -42,12 +42,12 @@ def strength_of(shares: Floats) -> float:
     return float(np.sqrt((np.square(shares - alone) / alone).sum() / (min(shares.shape) - 1)))
 
 
-def released(exact: Floats, random: np.random.Generator, *, one_way: bool = True) -> PairTable:
+def released(exact: Floats | Ints, random: np.random.Generator, *, one_way: bool = True) -> PairTable:
     noise = [SIGMA / 2 * random.standard_normal(side) for side in exact.shape]
     sides = [
         OneWay(exact.sum(axis=1 - axis) + noise[axis], (SIGMA / 2) ** 2 * np.eye(exact.shape[axis])) for axis in (0, 1)
     ]
-    noisy = exact + np.rint(SIGMA * random.standard_normal(exact.shape))
+    noisy = np.asarray(exact, dtype=np.float64) + np.rint(SIGMA * random.standard_normal(exact.shape))
     return PairTable.consistent(noisy, SIGMA, round(exact.sum()), (sides[0], sides[1]) if one_way else (None, None))
 
 

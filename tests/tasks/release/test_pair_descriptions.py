@@ -60,7 +60,7 @@ def brought_in(folder: Path, visibility: str = "private", *, real: bool = False)
     schema.write_text(SCHEMA.replace("LABEL", "range: [0, 10]" if real else 'classes: ["well", "ill"]'))
     caps = {"epsilon_cap": 50.0, "delta_cap": 1e-6} if visibility == "private" else {}
     return ingest(
-        IngestRequest(name="ward", format="csv", path=path, schema_path=schema, visibility=visibility, **caps)  # type: ignore[arg-type]
+        IngestRequest(name="ward", format="csv", path=path, schema_path=schema, visibility=visibility, **caps)
     )
 
 

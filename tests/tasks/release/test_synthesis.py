@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from flows import synthesis as chained
+from flows.federated_training import begin
 from storage.errors import InputError, OverspendError, RefusedError
 from storage.layout import Layout
 from storage.refs import DatasetRef, Visibility
@@ -24,6 +25,7 @@ from tasks.preparation.partitions import shards_of
 from tasks.release import drawn_rows
 from tasks.release.column_counts import plan_counts
 from tasks.release.drawn_rows import LINEAGE, SyntheticRows, cells_of, redrawn
+from tasks.release.storing import read_release
 from tasks.release.synthesis import plan_synthesis, require_synthesis_admissible
 from tasks.runtime.settings import current_layout
 from tasks.runtime.stores import open_releases
@@ -132,7 +134,7 @@ def test_released_tables_sum_to_the_training_rows(root: Path, tmp_path: Path) ->
     assert plan.pairs is not None
     assert rows < ROWS
     for one in (plan.pairs, plan.tables):
-        tables = len(one.algorithm.parameters["tables"])
+        tables = len(cast("list[object]", one.algorithm.parameters["tables"]))
         counted = open_releases().read(one.key)[1]["values"].sum()
         assert counted == pytest.approx(tables * rows, rel=0.02), one.label
 
@@ -164,7 +166,7 @@ def test_what_is_stopped_between_stages_is_charged_once(
     brought_in(tmp_path)
     request = SynthesisRequest(dataset="ward", epsilon=4.0)
     plan = plan_synthesis(request)
-    begin, stopped = chained.begin, getattr(plan, step).key
+    stopped = getattr(plan, step).key
 
     def stop(node: Any, inputs: list[Any]) -> Any:
         if node.key == stopped:
@@ -198,7 +200,7 @@ def test_rows_are_drawn_again_and_what_does_not_follow_is_refused(root: Path, tm
                 redrawn("ward-synthetic")
     # A synthesis of other numbers than its releases give, as an exact tree would be.
     with pytest.MonkeyPatch.context() as patch:
-        true = drawn_rows.read_release
+        true = read_release
         patch.setattr(drawn_rows, "read_release", lambda reference: _moved(true(reference)))
         with pytest.raises(RefusedError, match=r"does not follow"):
             redrawn("ward-synthetic")
@@ -233,7 +235,8 @@ def test_people_and_numeric_labels(root: Path, tmp_path: Path) -> None:
     cells = cells_of("ward-synthetic")
     assert len(set(cells["who"])) == 200
     assert not find_dataset("ward-synthetic").person
-    assert 0.0 <= min(cells["outcome"]) < max(cells["outcome"]) <= 10.0
+    outcomes = np.asarray(cells["outcome"], dtype=float)
+    assert 0.0 <= outcomes.min() < outcomes.max() <= 10.0
     assert "equal" in redrawn("ward-synthetic")[-1]
 
 
