@@ -50,10 +50,7 @@ def reduce_(
     plot: Annotated[Path | None, typer.Option(help="Also write the figure of variances and loadings (PNG).")] = None,
     yes: YesOption = False,
 ) -> Answer:
-    """Release principal components; reuse them with train --basis.
-
-    The second moments of the columns are released; their principal components are logged as a transformer.
-    """
+    """Release principal components; reuse them with train --basis."""
     from tasks.datasets.registration import ensure_registered
     from tasks.release.column_counts import version_of
     from tasks.release.moments import plan_moments

@@ -33,6 +33,11 @@ def paid_moments(config: TrainingConfig, registered: DatasetRef) -> PlannedRelea
     wanted, store = str(config.basis), open_releases()
     known = {one.key: one for one in _released(registered)}
     found = [one for key, one in known.items() if key.startswith(wanted)]
+    if not found and (other := _version_of(wanted, registered.account)):
+        raise InputError(
+            f"basis {wanted} is of version {other}, and the run is of version {registered.version} of "
+            f"{registered.name}; release the components of this version: unitball reduce {registered.name} --epsilon …"
+        )
     if len(found) != 1:
         there = ", ".join(key[:12] for key in known) or "none"
         raise InputError(
@@ -71,6 +76,17 @@ def with_dimension(config: TrainingConfig, registered: DatasetRef) -> TrainingCo
     if not (above := principal_components(moments).above):
         raise InputError(f"basis {config.basis} has no component above the noise; say how many to take: --dimension")
     return config.model_copy(update={"dimension": above})
+
+
+def _version_of(wanted: str, account: str) -> str:
+    """Return the version of which a release of moments of an account begins so; empty where there is none."""
+    store = open_releases()
+    for charge in open_ledger().charges(account):
+        if charge.key.startswith(wanted) and store.exists(charge.key):
+            manifest = store.manifest(charge.key)
+            if manifest.get("algorithm", {}).get("name") == NAME:
+                return str(manifest.get("dataset", ""))
+    return ""
 
 
 def _released(registered: DatasetRef) -> list[PlannedRelease]:

@@ -90,7 +90,8 @@ def named_pairs(dataset: DatasetRef, pairs: Iterable[str | Sequence[str]], by: s
 
     def place(name: str) -> int:
         if name not in names:
-            raise InputError(f"{dataset.name} has no column {name!r}; it has: {', '.join(names)}")
+            what = "is the person column" if name == dataset.person else "is not a column"
+            raise InputError(f"{name!r} {what} of {dataset.name}; columns to choose: {', '.join(names)}")
         return names.index(name)
 
     found: list[Pair] = []

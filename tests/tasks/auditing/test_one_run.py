@@ -77,7 +77,7 @@ def test_the_command(commands: CommandLine) -> None:
     assert report["verdict"] == "violates its claim"
     assert {"lower_bound", "lower_mu", "p_value", "correct", "guesses", "canaries", "seed"} <= set(report)
     commands("audit", "noisy-gd", "--chain", "--canaries", "20").refused(2, "give one of them")
-    commands("audit", "noisy-gd", "--rows-per-person", "20").refused(2, "give --canaries too")
+    commands("audit", "noisy-gd", "--rows-per-person", "20").refused(2, "add --canaries")
 
 
 @pytest.mark.nightly

@@ -213,6 +213,7 @@ def test_people_count_once_each(commands: CommandLine, tmp_path: Path) -> None:
     outcome = commands("describe", "visits", "--epsilon", 8, "--pairs", "c,y", *words)
     assert "400 people" in outcome.out
     assert "1/k" in outcome.out
+    commands("describe", "visits", "--epsilon", 1, "--by", "id").refused(2, "'id' is the person column")
     dataset = find_dataset("visits")
     (counted,) = counted_pairs(plan_pairs(dataset, named_pairs(dataset, ["c,y"]), 8.0))
     expected = [[200.0 - 60 / 61, 200.0], [0.0, 60 / 61], [0.0, 0.0]]

@@ -122,3 +122,13 @@ def test_what_does_not_serve_is_refused(clinic: pd.DataFrame) -> None:
     with pytest.raises(RefusedError, match="cap"):
         unitball.reduce("clinic", epsilon=25.0, components=1)
     assert plan_moments(find_dataset("clinic"), 25.0).price is not None
+
+
+def test_a_basis_of_an_earlier_version_says_so(clinic: pd.DataFrame) -> None:
+    basis = unitball.reduce("clinic", epsilon=6.0, components=2).attrs["basis"]
+    earlier = find_dataset("clinic").version
+    more = pd.concat([clinic, clinic.iloc[:40]], ignore_index=True)
+    unitball.describe(more, schema=SCHEMA, name="clinic", epsilon_cap=20.0, delta_cap=1e-5, plan=True)
+    assert find_dataset("clinic").version != earlier
+    with pytest.raises(InputError, match=f"version {earlier}.*{find_dataset('clinic').version}.*unitball reduce"):
+        unitball.train("clinic", basis=basis, dimension=2, epsilon=1.0)
