@@ -35,7 +35,7 @@ def paid_moments(config: TrainingConfig, registered: DatasetRef) -> PlannedRelea
     found = [one for key, one in known.items() if key.startswith(wanted)]
     if not found and (other := _version_of(wanted, registered.account)):
         raise InputError(
-            f"basis {wanted} is of version {other}, and the run is of version {registered.version} of "
+            f"basis {wanted} belongs to version {other}, and the run reads version {registered.version} of "
             f"{registered.name}; release the components of this version: unitball reduce {registered.name} --epsilon …"
         )
     if len(found) != 1:
