@@ -1,4 +1,4 @@
-"""Principal components beside diffprivlib's and OpenDP's: captured variance, angle of subspaces, seconds.
+"""Principal components compared with diffprivlib's and OpenDP's: captured variance, angle of subspaces, seconds.
 
     python benchmarks/components.py rows ROWS                    # Unitball's environment; UNITBALL_DATA is set
     python benchmarks/components.py ours ROWS OURS.json
@@ -30,7 +30,7 @@ from shared import head, keep_table, line, mnist
 
 EPSILONS, DELTA, SEEDS = (0.1, 1.0, 3.0), 1e-6, 3
 COMPONENTS = {"adult": 5, "cpu_act": 3, "mnist": 10}
-# Seconds after which a fit is given up, and the set is left out for whoever needs more.
+# Seconds after which a fit is stopped; a library that needs more has no cell for this set.
 _LONGEST = 60
 
 Found = dict[str, Any]

@@ -20,8 +20,8 @@ enter as D/(D² + σ²). The estimate is 0 where λ̃ < 2σ√w, the edge of the
 so with q the 95 % quantile of ‖E‖₂ all of them hold together with probability 0.95, whatever A is.
 
 *The quantile* is simulated. Householder's reflections make of E/σ a tridiagonal matrix with N(0, 2) on the diagonal and
-χ_{w−1}, χ_{w−2}, … beside it, of the same eigenvalues (Dumitriu & Edelman 2002); its outermost ones depend on the first
-multiple of w^⅓ entries alone (Edelman & Persson 2005).
+χ_{w−1}, χ_{w−2}, … on the off-diagonal, of the same eigenvalues (Dumitriu & Edelman 2002); its outermost ones depend on
+the first multiple of w^⅓ entries alone (Edelman & Persson 2005).
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ def synthesise(
     dataset: Annotated[str, typer.Argument(help="A registered table.")],
     pairs: Annotated[
         list[str], typer.Option(help=SynthesisRequest.model_fields["pairs"].description, metavar="A,B")
-    ] = [],  # noqa: B006  # Typer reads the default, and nobody changes it
+    ] = [],  # noqa: B006  # Typer reads the default, and no code changes it
     plan: Annotated[bool, typer.Option("--plan", help="Say what it would cost; nothing is charged.")] = False,
     yes: YesOption = False,
 ) -> Answer:

@@ -24,7 +24,7 @@ features has a share of the squared norm, split evenly among those that are not 
 and released counts: post-processing. A row with a number that is none stays a null record: all its features are NaN,
 which whoever reads rows makes zero.
 
-*Numeric labels*: beside the map stands the range that they are clipped to (:func:`clipping_range`).
+*Numeric labels*: the map has in addition the range that they are clipped to (:func:`clipping_range`).
 """
 
 from __future__ import annotations

@@ -189,7 +189,7 @@ class RunPlan(Planned):
     def composed_by_party(self) -> dict[str, tuple[Loss, ...]]:
         """Return what the run's results guarantee each party: what it pays, and what was released before of its rows.
 
-        Counts that were released before are of all rows of the version, whoever has them, and so are those that drawn
+        Counts that were released before are of all rows of the version, of whichever party, and so are those that drawn
         rows rest on; evaluations are of the parties whose rows they read.
 
         Raises

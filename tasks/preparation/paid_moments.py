@@ -11,9 +11,9 @@ from storage.refs import DatasetRef
 from tasks.accounts.ledger import open_ledger
 from tasks.accounts.terms import relation_of
 from tasks.planning.configuration import TrainingConfig
-from tasks.planning.nights import release_of
 from tasks.planning.releases import PlannedRelease
 from tasks.planning.resolution import covers, resolve_system
+from tasks.preparation.paid_counts import paid_releases
 from tasks.runtime.stores import open_releases
 
 NAME = "second-moments"
@@ -31,7 +31,7 @@ def paid_moments(config: TrainingConfig, registered: DatasetRef) -> PlannedRelea
         If there is none, or several begin so, naming those that there are; or if it does not serve the run.
     """
     wanted, store = str(config.basis), open_releases()
-    known = {one.key: one for one in _released(registered)}
+    known = {one.key: one for one in paid_releases(registered.account, registered.version, NAME)}
     found = [one for key, one in known.items() if key.startswith(wanted)]
     if not found and (other := _version_of(wanted, registered.account)):
         raise InputError(
@@ -87,24 +87,3 @@ def _version_of(wanted: str, account: str) -> str:
             if manifest.get("algorithm", {}).get("name") == NAME:
                 return str(manifest.get("dataset", ""))
     return ""
-
-
-def _released(registered: DatasetRef) -> list[PlannedRelease]:
-    store, found = open_releases(), list[PlannedRelease]()
-    for charge in open_ledger().charges(registered.account):
-        if charge.plan.recharge or not store.exists(charge.key):
-            continue
-        manifest = store.manifest(charge.key)
-        if manifest.get("dataset") != registered.version or manifest.get("algorithm", {}).get("name") != NAME:
-            continue
-        known = {name: manifest[name] for name in PlannedRelease.model_fields if name in manifest}
-        body = {
-            **known,
-            "seed": manifest["public_seed"],
-            "account": registered.account,
-            "delta": charge.plan.delta,
-        }
-        planned = release_of(body)
-        if planned.key == charge.key:
-            found.append(planned)
-    return found

@@ -288,7 +288,7 @@ def redrawn(name: str) -> list[str]:
 
 
 def _declared(source: DatasetRef, cells: Mapping[str, Sequence[object]]) -> DeclaredFrame:
-    """Return drawn rows under the schema of the rows that were counted; each is a record, and nobody's."""
+    """Return drawn rows under the schema of the rows that were counted; each is one record and belongs to no person."""
     document = dict(declared_schema(source).document)
     document["columns"] = [
         {"name": column["name"], "type": "ignore"} if column["type"] == "person" else column

@@ -570,7 +570,7 @@ class Predicted:
         Cells outside the schema that rows were predicted with, clipped: what they hold and how many they are is for
         whoever asked alone, and goes to no log, artifact or file. Rows as in the file.
     passed_over : str
-        Which files of a folder of images are none, in a sentence; likewise for whoever asked alone.
+        Which files of a folder are not images, in a sentence; for the caller alone as well.
     """
 
     rows: int
