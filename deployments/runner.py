@@ -442,7 +442,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m deployments.runner", description=__doc__)
     parser.add_argument("--prefect-file", type=Path, required=True, help="deployments to serve")
     parser.add_argument("--runs", type=int, required=True, help="flow runs at once")
-    parser.add_argument("--shared", action="store_true", help="the server is not the root's own")
+    parser.add_argument("--shared", action="store_true", help="the server belongs to another root")
     arguments = parser.parse_args()
     _serve(read_deployments(arguments.prefect_file), arguments.runs, shared=arguments.shared)
 

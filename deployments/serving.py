@@ -441,8 +441,9 @@ def run(serving: Serving) -> int:
             while not signals.end.wait(0.5):
                 if not there():
                     raise ServeError(
-                        f"{root} was moved, replaced or removed while it was served: all is stopped; serve it where it "
-                        "lies now: unitball serve --root PATH"
+                        f"{root} was moved, replaced or removed while it was served: all services were stopped; serve "
+                        "it at "
+                        "its present path: unitball serve --root PATH"
                     )
                 for part in parts:
                     if news := part.keep_alive():

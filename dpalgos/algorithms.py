@@ -147,7 +147,7 @@ def one_row_apart(
     """
     inhabited = [index for index, size in enumerate(setting.sizes) if size > 0]
     if not inhabited:
-        raise ParameterError(f"the parties' sizes are {setting.sizes}; give one row at least, to differ in")
+        raise ParameterError(f"the parties' sizes are {setting.sizes}; give at least one row, which differs")
     party = min(inhabited, key=lambda index: setting.sizes[index])
     null = NULL_LABEL if setting.classes > 1 else math.nan
 
@@ -526,7 +526,7 @@ def require_components(components: int, dimension: int) -> None:
     """
     if components > dimension:
         raise ParameterError(
-            f"{components} directions were asked of rows with {dimension} features; ask for at most {dimension}"
+            f"{components} directions were asked for and rows have {dimension} features; ask for at most {dimension}"
         )
 
 

@@ -273,7 +273,7 @@ class UnitNormRows(Bounded, ColumnMap):
             If a release is given.
         """
         if artefacts:
-            raise ParameterError(f"{len(artefacts)} releases are given; rows are brought to norm 1 without any")
+            raise ParameterError(f"{len(artefacts)} releases are given; rows are scaled to norm 1 without any")
         return UnitRows(size=np.array([self.dimension], dtype=np.int64))
 
 

@@ -202,7 +202,7 @@ def combined(releases: Sequence[ColumnCounts]) -> ColumnCounts:
         If there is none, or what they count differs.
     """
     if not releases:
-        raise ParameterError("no release is given; give one at least")
+        raise ParameterError("no release is given; give at least one")
     first = releases[0]
     if len(releases) == 1:
         return first

@@ -61,14 +61,14 @@ class LinearTask(Bounded):
         weights = self.class_weight
         if isinstance(weights, str) or not isinstance(weights, Sequence):
             raise ParameterError(
-                f"class_weight is {weights!r}; declare one number a class (--class-weight NAME=WEIGHT), or choose "
+                f"class_weight is {weights!r}; declare one number per class (--class-weight NAME=WEIGHT), or choose "
                 f"noisy-gd or discriminant-gd, which count the classes with noise for {BALANCED!r}"
             )
         for weight in weights:
             Bound(0.0, open_low=True).require("class_weight", weight)
         if weights and (len(weights) != setting.classes or setting.classes < 2):
             raise ParameterError(
-                f"class_weight has {len(weights)} numbers; give one a class, of which there are {setting.classes}"
+                f"class_weight has {len(weights)} numbers; give one per class, of which there are {setting.classes}"
             )
         if weights and max(weights) != 1.0:
             raise ParameterError(f"class_weight is {weights}; divide all by {max(weights):g}, so that the largest is 1")

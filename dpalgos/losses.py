@@ -358,7 +358,7 @@ def make_loss(loss: str, width: float | None = None) -> ScoreLoss:
         near = difflib.get_close_matches(loss, loss_names(), n=3, cutoff=0.4) or list(loss_names())
         raise UnknownNameError(f"no loss is called {loss!r}; nearest: {', '.join(near)}")
     if width is not None and _LOSSES[loss] not in (HuberHinge, SmoothedHinge):
-        raise ParameterError(f"the loss {loss!r} has no width; leave it out")
+        raise ParameterError(f"the loss {loss!r} has no width; omit it")
     return cast(ScoreLoss, _LOSSES[loss]() if width is None else _LOSSES[loss](width=width))
 
 

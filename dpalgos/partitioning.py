@@ -38,7 +38,7 @@ class Partition(Bounded, ABC):
         """
         known = np.zeros(count) if labels is None else labels
         if self.content_dependent and (labels is None or len(labels) != count):
-            raise ParameterError("this partition is made from the labels; give one label a row")
+            raise ParameterError("this partition is made from the labels; give one label per row")
         parts = self.parts(count, known)
         return {party: np.sort(np.asarray(positions, dtype=np.int64)) for party, positions in enumerate(parts)}
 
@@ -80,7 +80,7 @@ class Even(Partition):
         if wanted > count:
             raise ParameterError(
                 f"{self.parties} parties of {self.rows_per_party} rows need {wanted} rows and there are {count}; "
-                f"ask for at most {count // self.parties} rows a party"
+                f"ask for at most {count // self.parties} rows per party"
             )
         return np.split(order[:wanted], self.parties)
 

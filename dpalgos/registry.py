@@ -72,7 +72,7 @@ def _discover() -> None:
             # One broken plug-in must not keep everybody else's algorithms away.
             provider = f"{point.dist.name} {point.dist.version}" if point.dist is not None else "a distribution"
             _BROKEN.append(f"{provider} offers {point.value}, which cannot be imported ({error!r})")
-            warnings.warn(f"{_BROKEN[-1]}: its algorithms are left out; repair or uninstall it", stacklevel=2)
+            warnings.warn(f"{_BROKEN[-1]}: its algorithms are not available; repair or uninstall it", stacklevel=2)
 
 
 def names(kind: str) -> tuple[str, ...]:
@@ -118,7 +118,7 @@ def construct(cls: type[_T], name: str, parameters: Mapping[str, object]) -> _T:
     none = dataclasses.MISSING
     for field in given:
         if field.name not in parameters and field.default is none and field.default_factory is none:
-            raise ParameterError(f"{name} needs the parameter {field.name!r}, which nothing says; give it, or another")
+            raise ParameterError(f"{name} needs the parameter {field.name!r}, which is not given; give it")
     return cls(**parameters)
 
 

@@ -18,8 +18,8 @@ _SENTENCES: dict[str, str] = {
     "arithmetic-of-solvers": (
         "IEEE arithmetic, and elementary functions that are right to 2^-50, in the solver's certificate"
     ),
-    "secret-candidates": ("which candidates entered, and what became of the others, is known only to the curator"),
-    "secret-participation": "which rows take part in a step is known only to their holder",
+    "secret-candidates": ("which candidates entered, and the results of the others, are known only to the curator"),
+    "secret-participation": "which rows take part in a step is known only to the party that holds them",
     "honest-parties": "at least {honest} parties are honest, of whom one may be curious",
     "record-in-one-night": (
         "a record takes part in one night of the horizon, and how many records arrive in which night is public"
@@ -42,12 +42,14 @@ _SENTENCES: dict[str, str] = {
         "its own share"
     ),
     "one-survivor-set": (
-        "parties and server follow the protocol (honest but curious): it cannot have two survivor sets unmasked even "
-        "if it tries"
+        "parties and server follow the protocol (honest but curious): the server cannot have two survivor sets "
+        "unmasked "
+        "even if it tries"
     ),
     "same-survivor-set": (
-        "parties and server follow the protocol (honest but curious): in particular it asks every party to unmask the "
-        "same survivor set"
+        "parties and server follow the protocol (honest but curious): in particular the server asks every party to "
+        "unmask "
+        "the same survivor set"
     ),
     "secure-primitives": (
         "X25519, HKDF-SHA256, ChaCha20 and ChaCha20-Poly1305 are secure, and messages between parties and server are "
@@ -55,12 +57,12 @@ _SENTENCES: dict[str, str] = {
     ),
     "order-of-graph": "who drops out and who colludes does not depend on the graph's random order",
     "deadline": (
-        "on any rows an attempt, or what is made of the rows before it, takes longer than {seconds} s with probability "
+        "for any rows, an attempt or the preparation of its rows takes longer than {seconds} s with probability "
         "at most {miss}"
     ),
-    "after-deadline": "what follows the deadline takes a time that does not depend on the rows",
+    "after-deadline": "the time after the deadline does not depend on the rows",
     # What is outside.
-    "public-rows": "the public rows of {name}, which features are centred and whitened by, are not protected",
+    "public-rows": "the public rows of {name}, used to centre and whiten features, are not protected",
     "rows-of-encoder": (
         "the rows that the encoder (ONNX file, SHA-256 {digest}…) was trained on are outside the guarantee: it "
         "protects the rows registered here alone"
@@ -71,9 +73,9 @@ _SENTENCES: dict[str, str] = {
     "slack-of-groups": (
         "what is revealed with a small probability (by sampling, or by a missed deadline) is bounded for one row, and "
         "nothing is proved for {rows} rows or a relation that takes {rows} steps; choose an algorithm that uses all "
-        "rows, no --deadline, one row a person, or the account's own --neighbours"
+        "rows, no --deadline, one row per person, or the account's own --neighbours"
     ),
-    "delta-of-groups": "delta {delta} becomes 1 or more for {rows} rows a person",
+    "delta-of-groups": "delta {delta} becomes 1 or more for {rows} rows per person",
     "unbounded-deadline-misses": "no bound on what deadline misses of probability {probability} reveal",
     "revealing-deadline-misses": (
         "deadline misses of probability {probability} may reveal everything at such an epsilon"

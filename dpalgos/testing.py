@@ -540,7 +540,7 @@ def audit(
         under = dataclasses.replace(audited_setting, neighbours=relation)
         guarantee = algorithm.guarantee(under)
         if not guarantee.proved:
-            raise ParameterError(f"nothing is proved ({guarantee.reason}): there is nothing to hold an audit against")
+            raise ParameterError(f"nothing is proved ({guarantee.reason}): an audit has nothing to compare with")
         report = audit_algorithm(
             [(algorithm, under)],
             AuditOptions(delta=delta, trials=trials, confidence=confidence, seed=seed, effort=_EFFORT),

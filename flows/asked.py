@@ -92,7 +92,7 @@ def train(
         _of(
             TrainingConfig,
             "epsilon",
-            description="What the run may cost: smaller protects more. Needed unless nothing draws noise.",
+            description="Privacy budget of the run; a smaller value protects more. Required except for algorithms without noise.",
         ),
     ] = None,
     algorithm: Annotated[
@@ -101,14 +101,16 @@ def train(
         _of(
             TrainingConfig,
             "algorithm",
-            description="What trains. The command: unitball algorithms, says what is proved of each.",
+            description="Algorithm that trains. `unitball algorithms` lists what is proved about each.",
         ),
     ] = "unitball",
     trust: Annotated[
         str | None,
         _AS_SAID,
         _of(
-            TrainingConfig, "trust", description="Whom the parties trust: each itself alone, sums only, or one curator."
+            TrainingConfig,
+            "trust",
+            description="Trust model: local (each party trusts only itself), secagg (sums only) or central (one curator).",
         ),
     ] = None,
     features: Annotated[
@@ -124,7 +126,9 @@ def train(
     seed: Annotated[
         int | None,
         _AS_SAID,
-        _of(TrainingConfig, "seed", description="Repeats a run on public rows to the bit; private rows take none."),
+        _of(
+            TrainingConfig, "seed", description="Repeats a run on public rows to the bit. Not allowed for private rows."
+        ),
     ] = None,
     more: Annotated[dict[str, Any], _AS_SAID, _MORE] = {},  # noqa: B006  # Prefect reads the default, and nobody changes it
 ) -> RunResult:
@@ -161,13 +165,13 @@ def train(
 
 @flow(
     name="sweep",
-    description="Train many times on one grid, each point once.",
+    description="Train on a grid of parameters, each point once.",
     flow_run_name="sweep {name}",
     persist_result=False,
     task_runner=threads(),
 )
 def sweep(
-    name: Annotated[str, _AS_SAID, _of(SweepSpec, "name", description="What to call the sweep.")],
+    name: Annotated[str, _AS_SAID, _of(SweepSpec, "name", description="Name of the sweep.")],
     set: Annotated[  # as a specification in YAML calls it
         dict[str, Any], _of(SweepSpec, "set", title="Set", description="Options that all runs share, by name, as JSON.")
     ],
@@ -196,7 +200,7 @@ def sweep(
 
 @flow(
     name="privacy-audit",
-    description="Measure what algorithms leak, on synthetic rows, against what is proved or claimed of them.",
+    description="Measure what algorithms leak on synthetic rows, and compare it with what is proved or claimed.",
     flow_run_name=Called(lambda given: f"audit of {given.get('algorithm') or 'the algorithms in use'}"),
     persist_result=False,
 )

@@ -52,10 +52,12 @@ def _data(scale: Scale, dataset: str | None, path: Path | None) -> tuple[list[Da
         if one.of is not None and one.of in _registered():
             ingest_features(one.of, one.features, one.name)
     there = [one for one in wanted if one.name in _registered()]
-    missing = [f"{one.name}: not there; it needs {one.files or 'to be ingested'}" for one in wanted if one not in there]
+    missing = [
+        f"{one.name}: not present; it needs {one.files or 'to be ingested'}" for one in wanted if one not in there
+    ]
     if not there:
         raise InputError(
-            "none of the data sets is there: "
+            "no data set of this reproduction is present: "
             + "; ".join(missing)
             + ". Name the files with --path (and one set with --dataset)"
         )
@@ -68,7 +70,7 @@ def _registered() -> set[str]:
 
 def _bring_in(need: DataNeed, path: Path) -> None:
     if need.format is None:
-        raise InputError(f"{need.name} comes along and takes no --path")
+        raise InputError(f"{need.name} is bundled and takes no --path")
     ingest(
         IngestRequest(
             name=need.of or need.name,
@@ -110,9 +112,11 @@ def reproduce(
     scale: Annotated[
         str, Field(description="quick: bundled data; full: the paper's.", json_schema_extra={"enum": ["quick", "full"]})
     ] = "quick",
-    dataset: Annotated[str | None, Field(description="One of its data sets, or any registered one instead.")] = None,
+    dataset: Annotated[
+        str | None, Field(description="One of its data sets, or any registered data set instead.")
+    ] = None,
     path: Annotated[Path | None, Field(description="The set's files, or a folder that holds several sets'.")] = None,
-    command: Annotated[str, Field(description="What was typed, for the page.")] = "",
+    command: Annotated[str, Field(description="Command that was typed, for the page.")] = "",
     out: Annotated[Path | None, Field(description="Folder for the files. Default: under the root.")] = None,
     workers: Annotated[
         int | None, Field(ge=1, le=256, description="Parallel runs. Default: by the machine's cores.")
@@ -132,7 +136,7 @@ def reproduce(
     path : Path, optional
         Where the user's files are: a set's own, or a folder of several.
     command : str
-        What was typed, for the page.
+        Command that was typed, for the page.
     out : Path, optional
         Where to write; under the root otherwise.
     workers : int, optional

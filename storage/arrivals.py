@@ -151,5 +151,5 @@ def _prints_of(layout: Layout, ref: DatasetRef) -> tuple[_Prints, NDArray[np.boo
         return kept["prints"], kept["null"]
     except (OSError, StorageError, KeyError) as error:
         raise StorageError(
-            f"{path} is damaged: {error}; remove it, and it is made again from the stored rows"
+            f"{path} is damaged: {error}; remove it, and it is computed again from the stored rows"
         ) from error

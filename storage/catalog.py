@@ -446,9 +446,7 @@ def _require_cap_where_private(account: str, visibility: Visibility, cap: Cap | 
     if visibility is Visibility.PRIVATE and cap is None:
         raise RefusedError(f"account {account!r} is private and new; give it a cap in epsilon and delta")
     if visibility is Visibility.PUBLIC and cap is not None:
-        raise InputError(
-            f"account {account!r} is public and takes no cap; leave it out or register the rows as private"
-        )
+        raise InputError(f"account {account!r} is public and takes no cap; omit it or register the rows as private")
 
 
 def _require_agreement(
@@ -471,7 +469,7 @@ def _require_agreement(
             f"out, or change the cap on record: unitball budget {account.name} --raise-epsilon-cap …"
         )
     if group_size is not None and group_size != account.group_size:
-        held = f"{account.group_size} rows a person" if account.unit == ROW else "people, with however many rows"
+        held = f"{account.group_size} rows per person" if account.unit == ROW else "people, with however many rows"
         raise InputError(
             f"account {account.name!r} was opened for {held}, which is fixed; leave the group size {group_size} out"
         )
@@ -495,7 +493,7 @@ def _require_unit(account: Account, name: str, people: People | None) -> None:
         raise RefusedError(
             f"account {account.name!r} has the unit row, which is fixed: its releases reveal the number of "
             f"rows, which no group size protects; declare no people (here: column {people.column}; in a schema "
-            f"give it the type ignore), or ingest rows that no account knows under another account"
+            f"give it the type ignore), or ingest rows that belong to no account under another account"
         )
 
 

@@ -50,7 +50,7 @@ def open_archive(file: IO[bytes], most_members: int) -> zipfile.ZipFile:
     file.seek(max(0, size - _END.size - 20))
     locator, end = (tail := file.read())[:4], tail[-_END.size :]
     if len(end) < _END.size or not end.startswith(b"PK\x05\x06"):
-        raise zipfile.BadZipFile("it does not end as a ZIP file without a comment does")
+        raise zipfile.BadZipFile("it does not end like a ZIP file without a comment")
     _, _, _, _, members, listed, _, _ = _END.unpack(end)
     if locator == _LARGE_END or members > most_members or listed > _MOST_LISTED:
         raise zipfile.BadZipFile(f"it lists more than {most_members:,} members")
@@ -108,9 +108,9 @@ def unpack_arrays(data: bytes, place: object) -> dict[str, NDArray[Any]]:
         with open_archive(io.BytesIO(data), _MOST_ARRAYS) as archive:
             entries = archive.infolist()
             if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
-                raise ValueError("an array is compressed, which Unitball's never are")
+                raise ValueError("an array is compressed, and Unitball never compresses one")
             if sum(entry.file_size for entry in entries) > len(data):
-                raise ValueError("its arrays claim more bytes than are there")
+                raise ValueError("its arrays claim more bytes than the file has")
             return {entry.filename.removesuffix(".npy"): _array(archive.read(entry)) for entry in entries}
     except UNREADABLE as error:
         raise DamagedError(f"{place} is damaged or holds no arrays: {error}") from error
@@ -180,7 +180,7 @@ class _Loader(_Parser):  # type: ignore[misc]  # one of two classes
         for key in own:
             if (other := first.setdefault(self.construct_object(key, deep=True), key)) is not key:
                 raise yaml.constructor.ConstructorError(
-                    None, None, f"keys {other.value!r} and {key.value!r} are the same; leave one out", key.start_mark
+                    None, None, f"keys {other.value!r} and {key.value!r} are the same; omit one", key.start_mark
                 )
         return super().construct_mapping(node, deep=deep)
 
@@ -239,7 +239,7 @@ def parse_yaml(text: str, place: str) -> Any:
     except InputError:
         raise
     except (ValueError, TypeError, AttributeError, OverflowError) as error:
-        raise InputError(f"{place} holds a value that cannot be: {error}") from None
+        raise InputError(f"{place} holds an impossible value: {error}") from None
 
 
 def as_text(place: str, value: Any, spelling: Callable[[Any], str | None] = str) -> Any:
@@ -326,7 +326,7 @@ def _require_bounded(text: str, place: str) -> None:
                 anchors[anchor] = size
         if sizes[-1] > _MOST_NODES:
             raise InputError(
-                f"{place} unfolds to more than {_MOST_NODES:,} values; write fewer of them, or fewer aliases"
+                f"{place} expands to more than {_MOST_NODES:,} values; write fewer of them, or fewer aliases"
             )
 
 
@@ -350,7 +350,7 @@ def parse_json(data: bytes | str, place: str) -> Any:
     text = data.encode(errors="surrogatepass") if isinstance(data, str) else data
     # At least as many as there are values: what stands in texts is counted, too.
     if text.count(b",") + text.count(b"[") + text.count(b"{") > _MOST_JSON_NODES:
-        raise InputError(f"{place} holds more than {_MOST_JSON_NODES:,} values, as no document of Unitball does")
+        raise InputError(f"{place} holds more than {_MOST_JSON_NODES:,} values, more than any document of Unitball")
     try:
         return json.loads(data, object_pairs_hook=_once, parse_constant=_finite, parse_float=_finite)
     except RecursionError:
@@ -375,7 +375,7 @@ def _finite(text: str) -> float:
 
 def _require_size(size: int, most: int, place: str) -> None:
     if size > most:
-        raise InputError(f"{place} is longer than {most:,} bytes, as no document of Unitball is")
+        raise InputError(f"{place} is longer than {most:,} bytes, more than any document of Unitball")
 
 
 # Of files as they were; whoever has written one has read its digest from it, and need not read it again.

@@ -31,7 +31,7 @@ class Frame:
     Attributes
     ----------
     names : tuple of str
-        In order; a name that is there twice is refused where it is asked for.
+        In order; a name that occurs twice is refused where it is asked for.
     rows : int
     column : callable
         Returns the column at a place as its container has it.
@@ -52,7 +52,7 @@ class Frame:
         for name in names:
             if (count := self.names.count(name)) != 1:
                 known = ", ".join(self.names[:_MOST_NAMED]) + (", …" if len(self.names) > _MOST_NAMED else "")
-                what = "is there twice" if count else "is missing"
+                what = "occurs twice" if count else "is missing"
                 raise InputError(f"column {name!r} {what}; the rows have: {known}{self.hint(name)}")
 
     def batch(self, names: Sequence[str]) -> pa.RecordBatch:

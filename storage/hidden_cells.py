@@ -44,7 +44,7 @@ def cells_hidden() -> Iterator[None]:
     except Exception as error:
         if type(error).__module__.partition(".")[0] not in ("dpalgos", "storage", "tasks", "unitball"):
             raise InputError(
-                f"the rows cannot be read ({type(error).__name__}); what was said of them may hold a cell and is not "
+                f"the rows cannot be read ({type(error).__name__}); the original message may hold a cell and is not "
                 "shown. Give a pandas, polars or Arrow frame, or an array of numbers; unitball schema check shows the "
                 "first cell that does not fit, for a file"
             ) from None

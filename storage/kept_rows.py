@@ -118,7 +118,7 @@ class _OnDisk:
         while left:
             read = file.readinto(left)  # type: ignore[attr-defined]  # a raw file has it
             if not read:
-                raise DamagedError(f"{self.path} is damaged: it ends before its rows do")
+                raise DamagedError(f"{self.path} is damaged: it ends before its last row")
             left = left[read:]
 
 
@@ -392,7 +392,9 @@ class _Writer:
 
     def write(self, block: NDArray[np.float32]) -> None:
         if block.shape[1:] != (self._body["dimension"],):
-            raise StorageError(f"a map gives rows of shape {block.shape[1:]}, not of {self._body['dimension']} numbers")
+            raise StorageError(
+                f"a map returned rows of shape {block.shape[1:]}, not of {self._body['dimension']} numbers"
+            )
         with writing(self._path):
             self._file.write(np.ascontiguousarray(block, dtype=_NUMBER).data)
 

@@ -198,8 +198,8 @@ class Layout:
         served = named is not None and named == str(self.root.resolve())
         if served and not self.marker.exists():
             raise StorageError(
-                f"{self.root} was moved, replaced or removed while it was served, and no other root is made in its "
-                "place; serve it where it lies now: unitball serve --root PATH"
+                f"{self.root} was moved, replaced or removed while it was served, and no new root is created in its "
+                "place; serve it at its present path: unitball serve --root PATH"
             )
         with writing(self.root):
             if not served:

@@ -93,8 +93,9 @@ class Recoding:
             begun = (one for one in in_order[first_one : first_one + 2] if one.code.startswith(rule.code))
             if (other := next((one for one in begun if one is not rule), None)) is not None:
                 raise InputError(
-                    f"{place}: {str(rule)!r} and {str(other)!r} overlap; leave one of them out, or say more of what "
-                    "codes begin with"
+                    f"{place}: {str(rule)!r} and {str(other)!r} overlap; omit one of them, or give longer beginnings "
+                    "of "
+                    "codes"
                 )
         return cls(declared, first)
 
@@ -220,7 +221,7 @@ def first_characters(place: str, first: Any) -> int | None:
     """
     if first is not None and (type(first) is not int or first < 1):
         raise InputError(
-            f"{place}: first is {first!r}; it must be a whole number of characters from 1, such as 3 of an ICD code, "
-            "or be left out"
+            f"{place}: first is {first!r}; it must be a whole number of characters from 1, such as 3 for an ICD code, "
+            "or be omitted"
         )
     return first

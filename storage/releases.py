@@ -138,7 +138,7 @@ class ReleaseStore:
         if body["release"] != digest:
             raise StorageError(
                 f"release {key} is stored with other values (digest {body['release'][:12]}, now {digest[:12]}); a "
-                "release is never overwritten: ask for a new one with --replicate",
+                "release is never overwritten: request a new one with --replicate",
                 value=digest,
                 bound=body["release"],
                 way_out="--replicate",
@@ -192,7 +192,7 @@ class ReleaseStore:
         return True
 
 
-_WAY_OUT = "restore it from a backup, or remove it and run again: an unchanged secret draws the same noise"
+_WAY_OUT = "restore it from a back-up, or remove it and run again: an unchanged secret draws the same noise"
 
 
 def _require_whole(body: Mapping[str, Any], data: bytes, place: Path | str) -> str:

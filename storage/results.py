@@ -92,7 +92,7 @@ def read_record(layout: Layout, run: str) -> dict[str, Any] | None:
     try:
         records: list[dict[str, Any]] = pq.read_table(path).to_pylist()
     except (pa.ArrowException, OSError) as error:
-        raise DamagedError(f"{path} is damaged ({_first_lines(error)}); put it back from a back-up") from error
+        raise DamagedError(f"{path} is damaged ({_first_lines(error)}); restore it from a back-up") from error
     return records[0] if records else None
 
 
@@ -162,12 +162,12 @@ def _answer(
         return _interruptible(connection, lambda: connection.sql(sql).to_arrow_table(), seconds)
     except TimeoutError:
         raise InputError(
-            f"the query took longer than {seconds:g} s and was broken off; ask for less, or allow it more "
+            f"the query took longer than {seconds:g} s and was stopped; request less, or allow more time "
             "(UNITBALL_SQL_SECONDS)"
         ) from None
     except duckdb.OutOfMemoryException as error:
         raise InputError(
-            f"the query needs more memory than it may hold: {_first_lines(error)}; ask for less, or allow it more "
+            f"the query needs more memory than it may use: {_first_lines(error)}; request less, or allow more memory "
             "(UNITBALL_MEMORY)"
         ) from error
     except duckdb.Error as error:
@@ -273,7 +273,7 @@ def query_dataset(
     """
     if ref.private:
         raise RefusedError(
-            f"data set {ref.name} is private, and SQL would read its rows without a release; query public "
+            f"data set {ref.name} is private, and SQL would read its rows outside any release; query public "
             f"data sets, or release a statistic"
         )
     parts = ["train"] + (["test"] if ref.test_rows else [])

@@ -60,7 +60,7 @@ class RoundStore:
         """
         content = self.get(name)
         if content is None:
-            raise StorageError(f"{self._folder / name} is missing: an earlier round has to run first")
+            raise StorageError(f"{self._folder / name} is missing: run the earlier round first")
         return content
 
     def _read(self, path: Path) -> bytes | None:
@@ -77,8 +77,8 @@ class RoundStore:
             require_format(path, int(version), FORMAT_VERSION)
         if not known or hashlib.sha256(body[_DIGEST:]).digest() != body[:_DIGEST]:
             raise DamagedError(
-                f"{path} is damaged: its digest does not match; restore it from a backup, or ask for another round "
-                "with --replicate"
+                f"{path} is damaged: its digest does not match; restore it from a back-up, or start another round with "
+                "--replicate"
             )
         return body[_DIGEST:]
 
@@ -173,7 +173,7 @@ class Journal:
             value = rest.partition(" ")[0]
             if not value or line != _line(name, bytes.fromhex(value)):
                 raise DamagedError(
-                    f"{self._path} is damaged: restore it from a backup, or ask for another release with --replicate"
+                    f"{self._path} is damaged: restore it from a back-up, or request another release with --replicate"
                 )
             self._entries.setdefault(name, bytes.fromhex(value))
             self._read_to += len(line)

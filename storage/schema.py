@@ -674,7 +674,7 @@ def read_declaration(path: str | Path) -> Any:
     except OSError as error:
         raise InputError(f"cannot read schema {path}: {error}") from error
     names = ", ".join(sorted(item.name.removesuffix(".yaml") for item in packaged.iterdir()))
-    raise InputError(f"schema {path} does not exist; name a YAML file, or one of those that come along: {names}")
+    raise InputError(f"schema {path} does not exist; name a YAML file, or a bundled one: {names}")
 
 
 def load_schema(path: str | Path, scaling: Scaling | None = None, there: Sequence[str] | None = None) -> Schema:

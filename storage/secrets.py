@@ -52,7 +52,7 @@ def _read(path: Path) -> Secret | None:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
             if mode & 0o077:
                 raise SecretError(
-                    f"{path} has mode {mode:04o}: others than its owner can reach it; run: chmod 600 {path}"
+                    f"{path} has mode {mode:04o}: users other than its owner can access it; run: chmod 600 {path}"
                 )
             value = file.read(_BYTES + 1)
     except FileNotFoundError:
@@ -60,7 +60,7 @@ def _read(path: Path) -> Secret | None:
     except OSError as error:
         raise SecretError(f"cannot read {path}: {error.strerror}; its owner must be able to read it") from error
     if len(value) != _BYTES:
-        raise SecretError(f"{path} must hold {_BYTES} bytes; restore it from its backup")
+        raise SecretError(f"{path} must hold {_BYTES} bytes; restore it from its back-up")
     return Secret(value)
 
 
@@ -85,7 +85,7 @@ def ledger_key(path: Path, *, create: bool = False) -> Secret:
     kept = next(path.parent.glob(f"datasets/[!.]*/{FINGERPRINTS}"), None) if path.name == ROOT_KEY else None
     if not create or kept is not None:
         why = f"private rows are stored under it (in {kept.parent})" if kept else "the ledger is keyed with it"
-        raise SecretError(f"{path} is missing, and {why}; put it back from its back-up. Nothing was charged")
+        raise SecretError(f"{path} is missing, and {why}; restore it from its back-up. Nothing was charged")
     return _read_or_create(path)
 
 
@@ -122,8 +122,8 @@ def require_secret(layout: Layout, party: str) -> Secret:
     secret = _from_environment(party) or _read(layout.party_secret(party))
     if secret is None:
         raise SecretError(
-            f"the secret is missing: neither {layout.party_secret(party)} nor {environment_name(party)} is there; "
-            "restore it from its backup"
+            f"the secret is missing: neither {layout.party_secret(party)} nor {environment_name(party)} exists; "
+            "restore it from its back-up"
         )
     return secret
 

@@ -29,8 +29,9 @@ def spread(columns: Sequence[Any], place: str) -> list[tuple[int, Any]]:
         names = _names(number, entry, place)
         if patterns := [name for name in names if ANY in name]:
             raise InputError(
-                f"{place}, column {number}: names holds the pattern {patterns[0]!r}, and only a file's line of names "
-                "says which columns those are; list them"
+                f"{place}, column {number}: names holds the pattern {patterns[0]!r}, which needs a file's line of "
+                "column "
+                "names; list the columns"
             )
         rest = {key: value for key, value in entry.items() if key != "names"}
         found += [(number, {"name": name, **rest}) for name in names]
@@ -80,7 +81,7 @@ def settled(data: Mapping[str, Any], place: str, there: Sequence[str]) -> dict[s
                 few = ", ".join(there[:20]) + (", …" if len(there) > 20 else "")
                 raise InputError(
                     f"{place}, column {number}: the pattern {wanted!r} of names matches no column of the file, which "
-                    f"has: {few}; correct it or leave it out"
+                    f"has: {few}; correct it or omit it"
                 )
             for name in matches:
                 what = f"the pattern {wanted!r}" if pattern else f"the name {name!r}"
@@ -102,7 +103,7 @@ def _names(number: int, entry: Mapping[str, Any], place: str) -> list[str]:
     if "name" in entry:
         raise InputError(f"{where} has a name, {entry['name']!r}, and names; it must have one of both")
     if isinstance(given, str) and ANY not in given:
-        raise InputError(f"{where}: names is {given!r}; it must be {example}; one column has a name")
+        raise InputError(f"{where}: names is {given!r}; it must be {example}; a single column uses name")
     names = [given] if isinstance(given, str) else given
     if not isinstance(names, list) or not names:
         raise InputError(f"{where}: names is {given!r}; it must be {example}")
@@ -111,7 +112,7 @@ def _names(number: int, entry: Mapping[str, Any], place: str) -> list[str]:
             raise InputError(f"{where}: names holds {one!r}, which is empty; name a column")
     names = list(map(column_name, names))
     if (twice := next((one for one, times in Counter(names).items() if times > 1), None)) is not None:
-        raise InputError(f"{where}: names holds {twice!r} twice; leave one out")
+        raise InputError(f"{where}: names holds {twice!r} twice; omit one")
     return names
 
 

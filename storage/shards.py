@@ -209,7 +209,7 @@ class _Partitioning:
         if body["positions"] != self.digests[party]:
             raise StorageError(
                 f"party {party!r} already holds other rows of {self.ref.name} under partition {self.partition}; a "
-                "partition is fixed once it is made: name the new one differently"
+                "partition is fixed once it is made: give the new one another name"
             )
         return True
 

@@ -279,7 +279,7 @@ def settle(
     if discovered and not options.discover:
         raise undeclared(discovered, place)
     if options.dimension is not None and dimension is not None and dimension != options.dimension:
-        raise InputError(f"{place} has {dimension} features a row, {options.dimension} are declared")
+        raise InputError(f"{place} has {dimension} features per row, {options.dimension} are declared")
     size = options.dimension if options.dimension is not None else dimension
     if not size:
         raise InputError(f"{place} has no features; declare --dimension")
@@ -316,7 +316,7 @@ def confirm(
         declared = getattr(options, name)
         if declared is not None and declared != value:
             raise InputError(
-                f"{place} has {name.replace('_', ' ')} {value}, declared is {declared}; leave the declaration out or "
+                f"{place} has {name.replace('_', ' ')} {value}, declared is {declared}; omit the declaration or "
                 "correct it"
             )
 
@@ -346,7 +346,7 @@ def _chained(*parts: tuple[str, str, Iterable[Block]]) -> Iterator[Block]:
             rows += len(block.labels)
             yield replace(block, origin=party)
         if party and not rows:
-            raise InputError(f"party {party!r} is empty: {place} holds no rows; leave the party out")
+            raise InputError(f"party {party!r} is empty: {place} holds no rows; omit the party")
 
 
 def concatenate(sources: Mapping[str, Source]) -> Source:
@@ -367,7 +367,7 @@ def concatenate(sources: Mapping[str, Source]) -> Source:
     tallies: dict[str, Tally] = {}
     for name, source in sources.items():
         if path_component(name, "party") in _RESERVED:
-            raise InputError(f"party {name!r} has a reserved name; call it differently")
+            raise InputError(f"party {name!r} has a reserved name; give it another name")
         for what in ("dimension", "classes", "label_range", "image_shape", "people", "columns"):
             ours, theirs = getattr(first, what), getattr(source, what)
             if ours != theirs:
@@ -460,7 +460,7 @@ def read_source(format_name: str, path: str | Path, options: ReadOptions | None 
         value = getattr(options, name)
         if name not in takes and value != getattr(plain, name):
             raise InputError(
-                f"format {format_name} takes no {name.replace('_', ' ')} (given: {value}); leave it out",
+                f"format {format_name} takes no {name.replace('_', ' ')} (given: {value}); omit it",
                 value=name,
                 bound=format_name,
             )
@@ -470,7 +470,7 @@ def read_source(format_name: str, path: str | Path, options: ReadOptions | None 
     if source.image_shape is not None:
         raise InputError(
             f"the image shape is declared {list(options.image_shape or ())} and {source.place} says "
-            f"{list(source.image_shape)}; leave it out"
+            f"{list(source.image_shape)}; omit it"
         )
     return replace(source, image_shape=options.image_shape)
 
@@ -481,7 +481,7 @@ LONGEST_LINE = 1 << 23
 """Bytes of a line of text; parsed, it takes some twenty times as much memory."""
 _MOST_ROWS = 100_000_000
 _MOST_BYTES = 1 << 36
-# Tables shrink by a factor of five to twenty; what unfolds to more than this is a trap, or is declared.
+# Tables shrink by a factor of five to twenty; what expands to more than this is a trap, or is declared.
 _MOST_UNFOLDED = 32
 _ALWAYS_UNFOLDED = 1 << 28
 
@@ -609,8 +609,8 @@ def require_text(path: Path) -> None:
     for mark, (kind, ending) in _PACKED.items():
         if first.startswith(mark):
             way = f"name it {path.name}{ending}, and it is unpacked while it is read" if ending else "unpack it first"
-            way = way if ending else f"{way}; a spreadsheet is to be saved as CSV"
-            raise InputError(f"{path} is packed with {kind}, and its name does not say so: {way}")
+            way = way if ending else f"{way}; save a spreadsheet as CSV"
+            raise InputError(f"{path} is packed with {kind}, without the ending of such files: {way}")
 
 
 def open_text(path: Path, encoding: str) -> IO[bytes]:
@@ -709,7 +709,8 @@ def count_lines(text: bytes) -> int:
 def lone_return(path: Path, number: int) -> InputError:
     """Return the refusal of a carriage return that ends a line without a newline after it."""
     return InputError(
-        f"{path}, line {number}: a carriage return ends a line alone, as on old Macs; convert the file's line ends to "
+        f"{path}, line {number}: a carriage return ends a line alone, (an old Mac format); convert the file's line "
+        "ends to "
         "newlines (in CSV a quoted cell may hold it)"
     )
 

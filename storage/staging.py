@@ -169,7 +169,7 @@ def _stage_part(
         writer.write(row_format.encode(features, labels))
         if writer.rows > most_rows():
             raise InputError(
-                f"{source.place} holds more than {most_rows()} {part} rows; if that is right, declare as many with "
+                f"{source.place} holds more than {most_rows()} {part} rows; if that is right, allow them with "
                 "--max-rows"
             )
         if origins and origins[-1][0] == block.origin:

@@ -18,7 +18,7 @@ LIMIT = 3
 
 def way_out(name) -> str:
     """No text of an error."""
-    return f"name another than {name}, or " + "leave it out"
+    return f"name another than {name}, or " + "omit it"
 
 
 def check(x, names):
@@ -40,7 +40,7 @@ def go(x: Annotated[int, typer.Option("--x", help="How far   it goes.")] = 1):
     """
 '''
 EXPECTED = """\
-error way_out: name another than {name}, or leave it out
+error way_out: name another than {name}, or omit it
 error check: x is {x}
 error check: {told}; {way_out(x)}
 error check: no x of {…}; {…}
@@ -88,5 +88,5 @@ def test_moved_and_commented_code_changes_nothing(
     before = script.templates()
     module.write_text("# A comment.\n\n\n" + SAMPLE.replace("LIMIT = 3", "LIMIT = 3\nOTHER = 4"))
     assert script.templates() == before
-    module.write_text(SAMPLE.replace("leave it out", "choose one"))
+    module.write_text(SAMPLE.replace("omit it", "choose one"))
     assert script.templates() != before

@@ -48,7 +48,7 @@ class Bounds:
             low, high = (np.broadcast_to(np.asarray(end, dtype=np.float64), features) for end in bounds)
         except (TypeError, ValueError):
             raise ParameterError(
-                f"bounds is {str(bounds)[:80]}; give (low, high), each a number or one number a feature ({features})"
+                f"bounds is {str(bounds)[:80]}; give (low, high), each a number or one number per feature ({features})"
             ) from None
         if not (np.isfinite(low).all() and np.isfinite(high).all() and (low <= high).all()):
             raise ParameterError("bounds hold numbers that are not finite, or a low above its high; correct them")

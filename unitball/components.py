@@ -148,7 +148,7 @@ class PrivatePCA(_Unmarked, PrivateStep):
         if not places:
             if count == 1 and self.bounds is None and self.schema is None:
                 raise ParameterError(
-                    "there is one sample (n_samples = 1), of which no ranges can be learnt; give bounds"
+                    "there is one sample (n_samples = 1), from which no ranges can be learnt; give bounds"
                 )
             raise ParameterError("no column varies within its declared bounds; declare bounds with low below high")
         if self.n_components is not None and self.n_components > features.shape[1]:
@@ -165,7 +165,7 @@ class PrivatePCA(_Unmarked, PrivateStep):
         if self.public:
             made = moments_in_memory(encoded, self._epsilon, float(self.delta), self.center, self.random_state)
         elif self.random_state is not None:
-            raise BudgetError("random_state is a public seed of the noise and the rows are private; leave it out")
+            raise BudgetError("random_state is a public seed of the noise and the rows are private; omit it")
         else:
             made = moments_through_the_door(
                 encoded,

@@ -76,7 +76,7 @@ class PrivateClassifier(Scored, ClassifierMixin, PrivateEstimator):  # type: ign
     schema : mapping or path, optional
         Declares the columns of data frames (see docs/schema.md), the label's classes included.
     bounds : (low, high), optional
-        Of arrays: each a number, or one a feature. Numbers outside are clipped. Needed for private rows without schema.
+        For arrays: each a number, or one per feature. Numbers outside are clipped. Needed for private rows without schema.
     classes : sequence, optional
         The labels there may be, in order. Needed for private rows without schema.
     positive : label, optional
@@ -136,7 +136,7 @@ class PrivateClassifier(Scored, ClassifierMixin, PrivateEstimator):  # type: ign
     unmeasured_ : dict of str to str
         Why each metric of ``measured_`` that is nan cannot be measured.
     calibration_ : tuple of Calibration
-        With ``test_fraction``: one of two classes, or one a class.
+        With ``test_fraction``: one of two classes, or one per class.
     thresholds_ : data frame or None
         With ``test_fraction``, of two classes, a line a threshold: ``score``, ``probability``, and ``recall``,
         ``precision``, ``f1``, ``balanced_accuracy`` of the second class for rows above it, with margins that hold for
@@ -238,9 +238,7 @@ class PrivateClassifier(Scored, ClassifierMixin, PrivateEstimator):  # type: ign
                 f"classes is {shown(declared)}; give the labels there may be, as a list of two or more"
             )
         if len(self.classes_) < 2:
-            raise ParameterError(
-                f"there is one class, {self.classes_.tolist()[0]!r}; a classifier needs two at the least"
-            )
+            raise ParameterError(f"there is one class, {self.classes_.tolist()[0]!r}; a classifier needs at least two")
         order = self.classes_.tolist()[:: -1 if self._positive() == "0" else 1]
         if self._cloned and order != np.unique(self.classes_).tolist():
             warn_of_order(tuple(order))

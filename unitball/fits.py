@@ -571,7 +571,7 @@ def _require_unknown(rows: Encoded) -> None:
     if accounts := _accounts_of(rows):
         raise RefusedError(
             f"these rows are private rows of account {', '.join(map(repr, accounts))}, and a fit without an account is "
-            f"not counted there; give account={accounts[0]!r}, or, if the people differ, an account of their own and "
+            f"not recorded there; give account={accounts[0]!r}, or, if the people differ, an account of their own and "
             'disjoint_people="reason"'
         )
 
@@ -656,9 +656,9 @@ def _terms_of(account: str, *, people: bool) -> dict[str, Any]:
     known = require_account(account)
     if (known.unit == PERSON) != people:
         way = (
-            "other rows may go to one of people: open_account(…, people=True)"
+            "other rows can use an account of people: open_account(…, people=True)"
             if people
-            else "say whose rows they are: fit(…, groups=…)"
+            else "name the person of each row: fit(…, groups=…)"
         )
         raise RefusedError(f"account {account!r} has the unit {known.unit}, which is fixed; {way}")
     return {"group_size": known.group_size}
@@ -678,7 +678,7 @@ def _require_proved_and_exact(planned: RunPlan) -> None:
     for name, guarantee in guarantees.items():
         if guarantee.numerics is Numerics.IDEALISED:
             raise RefusedError(
-                f"{name} is proved in real arithmetic only (idealised), which an account has to admit: "
+                f"{name} is proved in real arithmetic only (idealised), which an account must allow: "
                 "unitball.open_account(…, epsilon=…, delta=…, allow_idealised=True) and account=…; or choose an exact "
                 "algorithm, such as algorithm='noisy-gd'"
             )

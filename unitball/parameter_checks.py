@@ -59,12 +59,12 @@ def said_of_rows(error: ValueError) -> str:
     if hiding():
         # All of its first line that holds no cell; an array is shown below it.
         known = next((found[0] for one in _WITHOUT_CELLS if (found := re.match(one, message))), None)
-        message = known or "X or y cannot be read as numbers, and what was said of it may hold a cell"
+        message = known or "X or y cannot be read as numbers, and the original message may hold a cell"
     if "could not convert string" in message:
-        return f"{message}; columns of texts need their values declared: give schema=FILE"
+        return f"{message}; text columns need declared values: give schema=FILE"
     if "contains NaN" in message:
         return (
-            f"{message.splitlines()[0].rstrip('.')}: cells are missing. Declare what a missing cell counts as: "
+            f"{message.splitlines()[0].rstrip('.')}: cells are missing. Declare how missing cells are treated: "
             "schema=FILE with missing: {rows: indicator}. An imputer would learn from the rows, outside the guarantee"
         )
     return message

@@ -109,7 +109,7 @@ def _categories(step: Any) -> str | None:
     if isinstance(step.categories, str):
         return "its categories are learnt from the rows; declare them: categories=[[…], …], or schema= of our estimator"
     if step.min_frequency is not None or step.max_categories is not None:
-        return "min_frequency and max_categories count rows; leave them out"
+        return "min_frequency and max_categories count rows; omit them"
     return None
 
 
@@ -292,15 +292,16 @@ _THRESHOLD = (
 
 def _unknown(step: Any) -> str:
     if any(isinstance(step, known) for known in _KNOWN):
-        return "it is a subclass of a known class, and what it learns from the rows is unknown"
+        return "it is a subclass of a known class, and what it learns from rows is unknown"
     if hasattr(step, "transform") or hasattr(step, "fit_transform"):
         return (
             "it is not known to learn nothing from the rows, and what it learns is outside the guarantee; bounds= or "
-            "schema= of our estimator scale, encode and fill without looking at rows"
+            "schema= of Unitball's estimator scale, encode and fill without reading rows"
         )
     return (
-        "it is fitted on the rows without noise, or fits on them in ways of its own; only our estimators are private, "
-        "and test_fraction= of theirs gives probabilities and thresholds"
+        "it is fitted on the rows without noise; only Unitball's estimators are private, and their test_fraction= "
+        "gives probabilities and "
+        "thresholds"
     )
 
 

@@ -112,7 +112,7 @@ class PrivateEstimator(PrivateStep):
             target = self._target(y)
             features = self._encoded(rows)
         if self.test_fraction > 0 and (len(y) if grouped is None else grouped.records) == 1:
-            raise ParameterError("there is one sample, and some are to be held out; give more, or test_fraction=0")
+            raise ParameterError("there is one sample, and test_fraction holds some out; give more, or test_fraction=0")
         config = self._configuration(len(y) if grouped is None else grouped.records, features.shape[1])
         encoded = Encoded(
             features=features,
@@ -125,7 +125,7 @@ class PrivateEstimator(PrivateStep):
         if self.public:
             fitted = fit_in_memory(config, encoded, self.random_state)
         elif self.random_state is not None:
-            raise BudgetError("random_state is a public seed of the noise and the rows are private; leave it out")
+            raise BudgetError("random_state is a public seed of the noise and the rows are private; omit it")
         else:
             fitted = fit_through_the_door(
                 config,
@@ -221,12 +221,12 @@ class PrivateEstimator(PrivateStep):
         if self._held_out is None and self.guarantee_.rests_on:
             raise ParameterError(
                 "the rows are scores of principal components, whose basis has read the held-out rows too; intervals "
-                "and sets need rows that nothing before has read: fit on the columns themselves"
+                "and sets need rows that no earlier step has read: fit on the columns themselves"
             )
         if self._held_out is None:
             given = f"test_fraction is {self.test_fraction:g} and delta is {self.delta:g}"
             raise ParameterError(
-                f"{given}; intervals and sets follow from a release of held-out rows with Gaussian noise: give a "
+                f"{given}; intervals and sets need a release of held-out rows with Gaussian noise: give a "
                 "test_fraction above 0, such as 0.2, and a delta above 0"
             )
         return self._held_out
@@ -257,12 +257,12 @@ class PrivateEstimator(PrivateStep):
         self._columns = TableEncoder(document, on_violation=str(self.on_violation))
         self.feature_names_in_, self.n_features_in_ = self._columns.feature_names_in_, self._columns.n_features_in_
         if y is None:
-            raise ParameterError("y is None; give each row its label")
+            raise ParameterError("y is None; give one label per row")
         shape = np.shape(y)
         if not shape or (len(shape) > 1 and shape[1:] != (1,)):
-            raise ParameterError(f"y has shape {shape}; give each row one label, (m,)")
+            raise ParameterError(f"y has shape {shape}; give one label per row, (m,)")
         if shape[0] != rows.rows:
-            raise ParameterError(f"y has {shape[0]} labels and X has {rows.rows} rows; give each row one label")
+            raise ParameterError(f"y has {shape[0]} labels and X has {rows.rows} rows; give one label per row")
         if not rows.rows:
             raise ParameterError("X has 0 rows; at least one is needed to fit")
         return rows, self._labels(y)
@@ -368,9 +368,11 @@ class PrivateEstimator(PrivateStep):
         scales, missing = self._declared_columns("explanations need")
         if self._counts is None:
             raise InputError(
-                f"this fit has released no counts of its columns, of which reference rows are drawn: {self._algorithm} "
-                "counts none for so many rows at this epsilon. Fit algorithm='unitball' with a larger epsilon, or "
-                "train on a table that is described: unitball.describe(…), unitball.train(…)"
+                "this fit has released no counts of its columns, from which reference rows are drawn: "
+                f"{self._algorithm} "
+                "counts none for this number of rows at this epsilon. Fit algorithm='unitball' with a larger epsilon, "
+                "or "
+                "train on a described table: unitball.describe(…), unitball.train(…)"
             )
         if self._encoding is None:
             players = players_of(self._columns.declared, scales)

@@ -122,7 +122,7 @@ class PrivateStep(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
         """Return whose rows they are: by ``groups``, or by the schema's column of type person."""
         people = None if self.schema is None else self._columns.declared.people
         if groups is not None and people is not None:
-            raise ParameterError(f"the schema's column {people.column} says whose rows they are; leave groups out")
+            raise ParameterError(f"the schema's column {people.column} says whose rows they are; omit groups")
         if groups is not None:
             people = People("groups", self.rows_per_person)
             names = identifiers(np.ravel(groups).tolist() if len(np.shape(groups)) > 1 else groups)
@@ -133,7 +133,7 @@ class PrivateStep(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
         if len(names) != rows or not named(names).all():
             raise ParameterError(
                 f"{people.column} has {len(names)} cells, {int(named(names).sum())} of them identifiers, and there are "
-                f"{rows} rows; give each row the text or the whole number that names its person"
+                f"{rows} rows; give one text or whole number per row, which names its person"
             )
         return Grouped(people=people, names=names)
 
@@ -154,16 +154,16 @@ class PrivateStep(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
         require_whole("repetition", self.repetition, 0)
         require_whole("rows_per_person", self.rows_per_person, 1)
         if not isinstance(self.public, bool | np.bool_):
-            raise ParameterError(f"public is {self.public!r}; give True, or False where the rows are private")
+            raise ParameterError(f"public is {self.public!r}; give True, or False if the rows are private")
         if self.on_violation not in (OnViolation.REFUSE, OnViolation.CLIP):
             raise ParameterError(
-                f"on_violation is {self.on_violation!r}; an estimator takes refuse or clip. How many rows there are is "
-                "public and does not depend on what they hold: only registered data sets keep null records of "
-                "rows that are dropped"
+                f"on_violation is {self.on_violation!r}; an estimator takes refuse or clip. The number of rows is "
+                "public "
+                "and must not depend on their contents: only registered data sets keep null records of dropped rows"
             )
         if not isinstance(self.disjoint_people, str):
             raise ParameterError(
-                f"disjoint_people is {self.disjoint_people!r}; give the reason as a text, or '' where none is declared"
+                f"disjoint_people is {self.disjoint_people!r}; give the reason as a text, or '' if none is declared"
             )
         self._require_kind("account", str, "the population's name")
         self._require_kind("root", (str, os.PathLike), f"a folder, or {MEMORY!r}")
@@ -195,8 +195,8 @@ class PrivateStep(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
                 )
         if self.root is None and self._pickled_on not in ("", _digest(current_root())):
             raise BudgetError(
-                f"this estimator was pickled on another root than {current_root()}, whose ledger may have another "
-                f"account {self.account!r}; say which one is meant: root=FOLDER"
+                f"this estimator was pickled with another root than {current_root()}, whose ledger may have another "
+                f"account {self.account!r}; name the right one: root=FOLDER"
             )
         missing = [name for name in self._declares if getattr(self, name) is None]
         if self.schema is None and missing:
@@ -218,11 +218,11 @@ class PrivateStep(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
             if not str(error).startswith("float()"):
                 raise
             # It names the cell's type, and not the cell.
-            raise NoNumberError(f"{error}; declare what the columns hold: give schema=FILE") from None
+            raise NoNumberError(f"{error}; declare the columns: give schema=FILE") from None
         except ValueError as error:
             if y and "inconsistent numbers of samples" in str(error):
                 raise ParameterError(
-                    f"y has {len(y[0])} labels and X has {len(X)} rows; give each row one label"
+                    f"y has {len(y[0])} labels and X has {len(X)} rows; give one label per row"
                 ) from None
             raise ParameterError(said_of_rows(error)) from None
 

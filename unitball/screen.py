@@ -72,7 +72,7 @@ def called_by(package: str) -> bool:
 def warn_of_scores() -> None:
     """Warn once in a process: Python forgets which warnings it has shown when its filters change."""
     warnings.warn(
-        "a score on private rows is exact and no release: keep it to yourself, and what is chosen by it",
+        "a score on private rows is exact and not private: keep it, and anything chosen by it, secret",
         UserWarning,
         stacklevel=2,
     )
@@ -104,8 +104,8 @@ def warn_of_order(classes: tuple[Any, ...]) -> None:
     """Warn once of classes that are declared in another order than scikit-learn's scorers take them to be in."""
     warnings.warn(
         f"classes are declared as {', '.join(map(repr, classes))}, which is not their sorted order, and scikit-learn's "
-        "scorers by name (roc_auc, neg_log_loss, average_precision, …) take classes for sorted: they would score the "
-        "other class. Declare them sorted, or give make_scorer(…) pos_label or labels",
+        "scorers by name (roc_auc, neg_log_loss, average_precision, …) assume sorted classes and would score the other "
+        "class. Declare them sorted, or give make_scorer(…) pos_label or labels",
         UserWarning,
         stacklevel=2,
     )

@@ -63,8 +63,8 @@ def bring_in(
         missing = [what for what, given in (("name", name), ("schema", schema)) if given is None]
         are = f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'}"
         raise ParameterError(
-            f"the rows are a {type(rows).__name__}, and {are} missing: name='visits' is what data set and model "
-            "will go by, and schema= says what each column may hold, the label's too (docs/schema.md)"
+            f"the rows are a {type(rows).__name__}, and {are} missing: name='visits' names data set and model, and "
+            "schema= declares what each column may hold, including the label (docs/schema.md)"
         )
     declared = schema if isinstance(schema, Mapping) else Path(schema)
     for key in terms:

@@ -73,11 +73,11 @@ def using_root(root: str | os.PathLike[str] | None) -> Iterator[None]:
 def _memory_root() -> AbstractContextManager[None]:
     """Return the root of this process: its accounts hold for all who spend from them here, and end with it."""
     if multiprocessing.parent_process() is not None or multiprocessing.current_process().name != "MainProcess":
-        raise RefusedError(other_process("this one was started by another"))
+        raise RefusedError(other_process("this process was started by another"))
     number = os.getpid()
     if number not in _PROCESS_ROOTS:
         if _PROCESS_ROOTS:
-            raise RefusedError(other_process("this one is a copy of another"))
+            raise RefusedError(other_process("this process is a copy of another"))
         folder = Path(tempfile.mkdtemp(prefix="unitball-"))
         _PROCESS_ROOTS[number] = folder
         atexit.register(_remove, number, folder)
@@ -109,8 +109,8 @@ def one_at_a_time(name: str) -> Iterator[None]:
 def other_process(what: str) -> str:
     """Return why an account in memory is of one process, and the way out."""
     return (
-        f"root={MEMORY!r} keeps accounts in the memory of one process, and {what}; leave root out or give root=FOLDER, "
-        "whose ledger all processes charge, or leave n_jobs at 1"
+        f"root={MEMORY!r} keeps accounts in the memory of one process, and {what}; omit root or give root=FOLDER, "
+        "whose ledger all processes use, or keep n_jobs at 1"
     )
 
 
@@ -368,7 +368,9 @@ class TrainedModel:
         from tasks.tracking.explanations import basis_of, require_explainable
 
         if self.pipeline is None or self.lineage is None:
-            raise InputError("each party has a model of its own, which scikit-learn cannot hold; explain a joint model")
+            raise InputError(
+                "each party has a model of its own, which scikit-learn cannot represent; explain a joint model"
+            )
         require_explainable(self.pipeline)
         with spoken_in_python(), using_root(self.root):
             basis = basis_of(self.lineage, self.result.proved)
@@ -766,7 +768,9 @@ def frontier(
     with using_root(root):
         ensure_registered(dataset)
         if find_dataset(dataset).private:
-            raise RefusedError(f"{dataset} is private, and a frontier is many runs with public seeds; use a public set")
+            raise RefusedError(
+                f"{dataset} is private, and a frontier consists of many runs with public seeds; use a public set"
+            )
         from flows.federated_training import chain_inline
         from flows.sweep import frontier_sweep
 

@@ -93,9 +93,7 @@ def describe(
         raise InputError(f"{plot} exists: give another file name, or remove it first")
     several = bool(pairs) or by is not None
     if several and against is not None:
-        raise InputError(
-            "--against compares single columns of two versions; leave it out, or leave --pairs and --by out"
-        )
+        raise InputError("--against compares single columns of two versions; omit it, or omit --pairs and --by")
     _bring_in(request.model_copy(update={"name": name}), private=private)
     ensure_registered(name)
     if several:

@@ -163,7 +163,7 @@ def _plot(records: list[Record], path: Path) -> list[str]:
     if not axes_left:
         raise InputError(
             f"the answer's columns ({', '.join(map(str, frame.columns)) or 'none'}) hold fewer than two with numbers, "
-            "and it is not one measured run with all its columns: ask for two numbers a row, or for such a run"
+            "and it is not one measured run with all its columns: ask for two numbers per row, or for such a run"
         )
     y = next((name for name in ("accuracy", "r2") if name in axes_left), axes_left[-1])
     if "algorithm" not in frame:

@@ -67,7 +67,7 @@ def group_loss(loss: Loss, rows: int) -> Loss:
     ParameterError
         If ``rows`` is not a whole number of at least 1, or the loss type is unknown.
     """
-    Bound(1, whole=True).require("rows a person", rows)
+    Bound(1, whole=True).require("rows per person", rows)
     if rows == 1:
         return loss
     match loss:

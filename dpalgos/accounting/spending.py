@@ -910,7 +910,7 @@ def _reason(admitted: bool, cap: FilterCap, before: Spent, after: Spent, costs: 
     would = (
         f"would bring the account from epsilon {spent_before} to {spent_after} (composition: {after.filter})"
         if math.isfinite(after.epsilon)
-        else f"spends more delta than is left, so that no epsilon holds at delta {cap.delta:g} ({so_far})"
+        else f"spends more delta than is left, and then no epsilon holds at delta {cap.delta:g} ({so_far})"
     )
     return f"this plan {would}, above {limit}"
 

@@ -450,7 +450,7 @@ def compare(
         For fewer runs, or unequally many.
     """
     if len(left) != len(right) or len(left) < 2:
-        raise ParameterError(f"{len(left)} and {len(right)} runs; give equally many for either world, at least two")
+        raise ParameterError(f"{len(left)} and {len(right)} runs; give the same number for both worlds, at least two")
     names = sorted({name for run in (*left, *right) for name in run})
     half = len(left) // 2
     seen: list[dict[str, Floats]] = [{}, {}]

@@ -118,7 +118,7 @@ class PublicRowsWhitening(Bounded):
             If more are asked for than there are.
         """
         if self.head > 0 and classes < 2:
-            raise ParameterError("head is above 0 and the public rows have no classes: leave it out")
+            raise ParameterError("head is above 0 and the public rows have no classes: omit it")
         return self._directions(dimension, rows) + (classes if self.head > 0 else 0)
 
     def _directions(self, dimension: int, rows: int) -> int:

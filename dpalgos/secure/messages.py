@@ -273,7 +273,7 @@ class Wire:
         if not data.startswith(head):
             raise MessageError(
                 f"a {cls.__name__} of this protocol's version belongs here; a round that another version of Unitball "
-                "began is ended with that one, or repeated under a new identity (--replicate)"
+                "began must be ended with that version, or repeated under a new identity (--replicate)"
             )
         try:
             message = cast(Self, adapter.validate_json(data[len(head) :]))
@@ -281,9 +281,9 @@ class Wire:
             # Without the values, which may be secret.
             wrong = error.errors(include_input=False, include_context=False, include_url=False)
             faults = (f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in wrong[:3])
-            raise MessageError(f"this is no {cls.__name__} ({'; '.join(faults)[:200]})") from None
+            raise MessageError(f"this is not a {cls.__name__} ({'; '.join(faults)[:200]})") from None
         if message.encode() != data:
-            raise MessageError(f"this is not the one form of a {cls.__name__}")
+            raise MessageError(f"this is not the canonical form of a {cls.__name__}")
         return message
 
 
@@ -328,7 +328,7 @@ class RoundParameters(Wire, Bounded):
         if self.graph is not None and self.graph.degree >= self.tolerance.quorum:
             raise ParameterError(
                 f"degree {self.graph.degree} is not below the {self.tolerance.quorum} parties that must remain; "
-                "omit the graph: with so few parties each masks with each"
+                "omit the graph: with so few parties every pair shares masks"
             )
 
     @cached_property

@@ -388,5 +388,5 @@ class Server:
     def _decided(self, kind: type[W], name: str) -> W:
         decision = self._memory.get(kind, name)
         if decision is None:
-            raise ViolationError(None, f"has not fixed the {name} yet: an earlier round has to run first")
+            raise ViolationError(None, f"has not fixed the {name} yet: run the earlier round first")
         return decision

@@ -71,7 +71,7 @@ def _next_contribution(algorithm: SumAlgorithm, rows: Rows, setting: Setting, su
     """Return a party's contribution to the step after some sums, if there is one: each sum more would be unpaid."""
     steps = algorithm.steps(setting)
     if len(sums) >= steps:
-        raise ParameterError(f"{len(sums)} sums are made; the algorithm has {steps}, and its guarantee pays for them")
+        raise ParameterError(f"{len(sums)} sums are made; the algorithm has {steps}, and its guarantee covers no more")
     return contribution_of(algorithm, state_after(algorithm, sums, setting), rows, setting)
 
 
@@ -490,7 +490,7 @@ class SecureSummation:
         if not len(sizes) == len(noises) == tolerance.parties:
             raise ParameterError(
                 f"{len(sizes)} sizes and {len(noises)} noise sources for {tolerance.parties} parties; "
-                "give one of each a party"
+                "give one of each per party"
             )
         self._identity, self._tolerance = identity, tolerance
         self._sizes, self._noises = tuple(sizes), tuple(noises)
@@ -521,7 +521,7 @@ class SecureSummation:
         shape, length = first.shape, first.size
         if step in self.survivors:
             raise ParameterError(
-                f"the sum {step!r} of {self._identity!r} has been formed; a second one needs another name"
+                f"the sum {step!r} of {self._identity!r} has been formed; a second sum needs another name"
             )
         share = share_distribution(distribution, self._tolerance.unknown_shares, length)
         bounds = allotments(self._sizes, share)

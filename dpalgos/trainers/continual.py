@@ -83,8 +83,8 @@ def require_gaussian_sum(algorithm: object, setting: Setting, also: tuple[int, .
     distribution = algorithm.distribution(setting) if isinstance(algorithm, OneSum) else None
     if not (isinstance(algorithm, OneSum) and isinstance(distribution, RoundedGaussian | SymmetricRoundedGaussian)):
         raise ParameterError(
-            f"{type(algorithm).__name__} is not one sum with Gaussian noise, which is what a horizon releases night "
-            f"after night; choose {_CHOICES}"
+            f"{type(algorithm).__name__} is not one sum with Gaussian noise, which a horizon releases each "
+            f"night; choose {_CHOICES}"
         )
     (loss,) = algorithm.guarantee(setting).losses
     # A row adds no more than its sensitivity against a null record to any entry, and no coefficient exceeds the grid's.
@@ -97,7 +97,7 @@ def require_gaussian_sum(algorithm: object, setting: Setting, also: tuple[int, .
     if also is not None and algorithm.distribution(replace(setting, sizes=also)) != distribution:
         raise ParameterError(
             f"{type(algorithm).__name__} has other noise for {sum(also)} rows than for {setting.rows}, and a horizon "
-            f"has one noise however many have arrived; choose {_CHOICES}, or expect fewer rows (--expected-rows)"
+            f"has one noise for any number of rows; choose {_CHOICES}, or expect fewer rows (--expected-rows)"
         )
     return algorithm
 

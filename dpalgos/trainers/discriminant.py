@@ -235,7 +235,7 @@ class DiscriminantDescent(ClassSumTrainer):
         super().check(setting)
         self._task.check(setting)
         if self._balances and self._count_weight(setting) == 0.0:
-            raise ParameterError("class_weight is 'balanced' and count_weight 0, so that no class is counted: raise it")
+            raise ParameterError("class_weight is 'balanced' and count_weight 0, so no class is counted: increase it")
 
     def schedule(self, setting: Setting) -> Schedule:
         """Return iterations, step size and share of the class means, from public numbers alone."""

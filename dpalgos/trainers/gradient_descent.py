@@ -623,7 +623,7 @@ class TruexDescent(PlainDescent):
         # One party alone, as under a curator, adds the whole noise: t - 1 = 1.
         honest = max(parties, 2) if self.honest is None else self.honest
         if honest > max(parties, 2):
-            raise ParameterError(f"honest is {honest} of {parties} parties; choose it from 2 to {max(parties, 2)}")
+            raise ParameterError(f"honest is {honest} of {parties} parties; choose from 2 to {max(parties, 2)}")
         return honest
 
 

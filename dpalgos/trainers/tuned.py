@@ -132,13 +132,13 @@ class Tuned(ApproximateAlgorithm):
             raise ParameterError(f"grid is {self.grid!r}; name a parameter of {self.trainer} and its values")
         for name, values in self.grid.items():
             if isinstance(values, str | bytes) or not isinstance(values, Sequence) or not values:
-                raise ParameterError(f"the grid of {name} is {values!r}; give a list of values, one at least")
+                raise ParameterError(f"the grid of {name} is {values!r}; give a list of at least one value")
             if name in self.parameters:
-                raise ParameterError(f"{name} is both given and tuned; leave one out")
+                raise ParameterError(f"{name} is both given and tuned; omit one")
         if self.count > _MOST_CANDIDATES:
             raise ParameterError(
-                f"the grid has {self.count} candidates, and may have {_MOST_CANDIDATES}: each takes from the budget of "
-                "all; tune fewer parameters, or fewer values"
+                f"the grid has {self.count} candidates, and may have {_MOST_CANDIDATES}: each takes a part of the "
+                "budget; tune fewer parameters, or fewer values"
             )
         cls = lookup("trainers", self.trainer)
         if cls is Tuned or GaussianMu not in cls.budgets:
@@ -175,7 +175,7 @@ class Tuned(ApproximateAlgorithm):
         super().check(setting)
         if setting.classes < 2:
             raise ParameterError(
-                "tuned scores by how many rows are classified right; numeric labels cannot be tuned here"
+                "tuned scores candidates by the number of correct predictions; numeric labels cannot be tuned here"
             )
         for candidate in self.candidates():
             candidate.check(self._training(setting))
@@ -343,7 +343,7 @@ def _part(rows: Rows, share: float, *, scoring: bool) -> ChosenRows:
     count = held_out if scoring else rows.count - held_out
     if places is None:
         if any(shares is not None for _, _, shares in itertools.islice(rows.blocks(), 1)):
-            raise ParameterError("tuned divides people by their places, and these rows do not say whose they are")
+            raise ParameterError("tuned divides rows by person, and these rows name no person")
         return ChosenRows(rows, lambda start, stop: _scoring(start, stop, share) == scoring, count)
     of_rows = _scoring(0, rows.count, share)[places]
     return ChosenRows(rows, lambda start, stop: of_rows[start:stop] == scoring, count)

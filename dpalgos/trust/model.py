@@ -174,8 +174,8 @@ class Local(NoiseOfEach):
         """Refuse a release of several parties that is no sum of what each of them sends."""
         if len(setting.sizes) > 1 and not is_sum_algorithm(algorithm):
             raise ParameterError(
-                f"{type(algorithm).__name__} reads all parties' rows together, and here each shows its own noisy "
-                "release only; choose --trust central"
+                f"{type(algorithm).__name__} reads all parties' rows together, and under trust local each party shows "
+                "only its own noisy release; choose --trust central"
             )
 
     def travels(self, algorithm: Algorithm, setting: Setting) -> bool:
@@ -223,7 +223,7 @@ class SecureAggregation(NoiseOfEach):
         for entry in self.absent:
             if _ABSENCE.fullmatch(entry) is None:
                 raise ParameterError(
-                    f"absent is {entry!r}; give a party's number and the round from which it is gone (advertise, "
+                    f"absent is {entry!r}; give a party's number and the round from which it is absent (advertise, "
                     "share, mask or unmask), for example 2:mask"
                 )
         # In one order, since it is part of the identity of what is released.
@@ -249,7 +249,7 @@ class SecureAggregation(NoiseOfEach):
                 f"with {parties} parties, {self.dropouts} dropouts and {self.colluders} colluders tolerated, a server "
                 f"that shows the parties different survivors could have two sums opened, as 2 (parties - dropouts) = "
                 f"{2 * tolerance.quorum} is not above parties + colluders = {parties + self.colluders}; tolerate fewer "
-                "dropouts or colluders, bring more parties, or assume that it does not (--consistent-survivors)"
+                "dropouts or colluders, bring more parties, or assume that the server does not (--consistent-survivors)"
             )
         return tolerance
 
@@ -265,7 +265,7 @@ class SecureAggregation(NoiseOfEach):
         for entry in self.absent:
             party, stage = entry.split(":")
             if int(party) >= parties:
-                raise ParameterError(f"absent names party {party}; parties have the numbers 0 to {parties - 1}")
+                raise ParameterError(f"absent names party {party}; parties are numbered from 0 to {parties - 1}")
             gone.setdefault(stage, set()).add(int(party))
         return {stage: frozenset(numbers) for stage, numbers in gone.items()}
 
@@ -310,7 +310,7 @@ class SecureAggregation(NoiseOfEach):
 def _sums(algorithm: Algorithm) -> SumAlgorithm:
     if not is_sum_algorithm(algorithm):
         raise ParameterError(
-            f"{type(algorithm).__name__} does not read rows through sums alone, as secure aggregation needs; "
+            f"{type(algorithm).__name__} reads rows in other ways than by sums, which secure aggregation needs; "
             "choose --trust central or local"
         )
     return cast(SumAlgorithm, algorithm)

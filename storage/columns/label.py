@@ -55,9 +55,9 @@ class Label(Column):
             raise InputError(f"{place} must have either classes or a range")
         if "range" in declaration:
             if "positive" in declaration:
-                raise InputError(f"{place}: positive names a class, and a number has none; leave it out")
+                raise InputError(f"{place}: positive names a class, and a number has none; omit it")
             if "first" in declaration:
-                raise InputError(f"{place}: first counts characters of classes, and a number has none; leave it out")
+                raise InputError(f"{place}: first counts characters of classes, and a number has none; omit it")
             return cls(name, range=declared_range(f"{place}: range", declaration["range"]), missing=missing)
         recoding = declared_codes(place, "classes", declaration)
         if len(recoding.values) < 2:
@@ -67,7 +67,7 @@ class Label(Column):
         if positive and (len(recoding.values) != 2 or positive not in recoding.values):
             raise InputError(
                 f"{place}: positive is {positive!r}; it must be one of two classes, and here are "
-                f"{shown(recoding.values)}; leave it out otherwise"
+                f"{shown(recoding.values)}; omit it otherwise"
             )
         return cls(name, recoding.values, suffix=suffix, missing=missing, recoding=recoding, positive=positive)
 

@@ -299,7 +299,7 @@ def require_soft_limit(cap: Cap | None, soft_limit: float | None) -> None:
     if not 0 < soft_limit < cap.epsilon:
         raise InputError(
             f"the soft limit is epsilon {soft_limit!r}; give a number above 0 and below the cap's {cap.epsilon:g}, or "
-            "leave it out",
+            "omit it",
             value=soft_limit,
             bound=cap.epsilon,
         )

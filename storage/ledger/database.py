@@ -185,11 +185,11 @@ def read_mark(path: Path, chain: Chain) -> HighWaterMark | None:
     except OSError as error:
         raise StorageError(f"high-water mark {path} cannot be read ({error.strerror}); make it readable") from error
     except (ValueError, KeyError, TypeError) as error:
-        raise StorageError(f"high-water mark {path} is damaged; put it back from the newest back-up") from error
+        raise StorageError(f"high-water mark {path} is damaged; restore it from the newest back-up") from error
     # That of another ledger is keyed with another key; that it is another one is said by who compares the two.
     known = link.ledger_id == chain.ledger_id
     if known and not hmac.compare_digest(mac, _mac(chain, HighWaterMark(link, spent))):
-        raise StorageError(f"high-water mark {path} was changed; put it back from the newest back-up")
+        raise StorageError(f"high-water mark {path} was changed; restore it from the newest back-up")
     return HighWaterMark(link, spent)
 
 
@@ -527,7 +527,7 @@ def open_database(
     if not hmac.compare_digest(versions["key_id"], chain.key_id()):
         file = f"{key} is" if isinstance(key, Path) else "the key given is"
         raise SecretError(
-            f"{file} not the key that ledger {place} is keyed with; put the right one back from its back-up: "
+            f"{file} not the key that ledger {place} is keyed with; restore the right one from its back-up: "
             "nothing can be charged or read without it"
         )
     outside = None if marks is None else marks / f"{chain.ledger_id}.json"
@@ -645,14 +645,14 @@ def _create_sqlite_file(path: Path, head: Path, key: Path | Secret) -> None:
         return
     if marked:
         raise StorageError(
-            f"ledger {path} is missing but {head.name} is there, so that the spending would be forgotten; "
+            f"ledger {path} is missing but {head.name} is there, so that the record of spending would be lost; "
             f"restore the ledger from a back-up (or, to begin a new ledger, remove {head.name} as well)"
         )
     kept = next(path.parent.glob(f"private/datasets/[!.]*/{FINGERPRINTS}"), None)
     if kept is not None:
         raise StorageError(
-            f"private rows are stored (in {kept.parent}) and their ledger is missing, so what was spent would be "
-            f"forgotten; put {path} back from its newest back-up"
+            f"private rows are stored (in {kept.parent}) and their ledger is missing, so the record of what was "
+            f"spent would be lost; restore {path} from its newest back-up"
         )
     try:
         with locked_directory(path.parent):
@@ -705,7 +705,7 @@ def _require_version(meta: Mapping[str, str], place: str) -> None:
         way_out = "use the Unitball that wrote it, or another root. Nothing was charged"
         require_format(f"ledger {place}", int(version), FORMAT_VERSION, way_out)
     if not version.isdigit() or not {"ledger_id", "key_id"} <= meta.keys():
-        raise StorageError(f"ledger {place} is damaged: its table of versions is; put back the newest back-up")
+        raise StorageError(f"ledger {place} is damaged: its table of versions is damaged; restore the newest back-up")
 
 
 def _read_versions(engine: Engine, place: str) -> dict[str, str]:

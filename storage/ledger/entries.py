@@ -429,7 +429,7 @@ def _entry(row: Fields) -> Entry:
         )
     except ValueError as error:
         raise StorageError(
-            f"entry {row['sequence']} of the ledger is damaged; put back the newest back-up of the ledger"
+            f"entry {row['sequence']} of the ledger is damaged; restore the newest back-up of the ledger"
         ) from error
 
 

@@ -175,7 +175,7 @@ class Ledger:
             present = find_account(entries, name) or add_account(entries, asked)
         if differing := _differing(present, asked):
             raise InputError(
-                f"account {name!r} exists, and its terms are others: {'; '.join(differing)}. Use it as it is, or "
+                f"account {name!r} exists, with other terms: {'; '.join(differing)}. Use it as it is, or "
                 f"change its cap on record: unitball budget {name} --raise-epsilon-cap …"
             )
         return present
@@ -210,11 +210,11 @@ class Ledger:
         """
         require_cap(cap)
         if not by.strip() or not why.strip():
-            raise InputError("a change of a cap is recorded with who decided it and why; give both")
+            raise InputError("a change of a cap is recorded with its author and its reason; give both")
         with writing(self._database) as entries:
             account = get_account(entries, name)
             if account.cap is None:
-                raise InputError(f"account {name!r} is public and has no cap; nothing is to be raised")
+                raise InputError(f"account {name!r} is public and has no cap, so none can be raised")
             if cap == account.cap:
                 return account
             change = CapChange(
@@ -395,7 +395,7 @@ class Ledger:
     ) -> Decision:
         decision = self._decide(entries, account, new, partition=plan.partition, delta=plan.delta)
         if not decision.admitted:
-            left = decision.reason or f"account {account.name!r} has too little left for this plan"
+            left = decision.reason or f"account {account.name!r} has too little budget left for this plan"
             raise _overspent(account, decision, left)
         return decision
 
@@ -468,7 +468,7 @@ class Ledger:
         if restored:
             raise RefusedError(
                 "the ledger was restored from a back-up after this release was charged, and its earlier "
-                "answers are unknown; run with another --replicate, which is charged again"
+                "answers are unknown; run with another --replicate, which is a new charge"
             )
 
     def count_answers(self, key: str, count: int) -> None:
@@ -486,9 +486,9 @@ class Ledger:
             known = max((entry.content["count"] for entry in entries.find(Kind.ANSWERS, subject=key)), default=0)
             if count < known:
                 raise RefusedError(
-                    f"its notes of this release's sums were restored from a back-up: it holds {count}, and "
+                    f"its record of this release's sums was restored from a back-up: it holds {count}, and "
                     f"answers were given from {known}; restore the newest, or run with another --replicate, which "
-                    f"is charged again"
+                    f"is a new charge"
                 )
             if count > known:
                 account = charge_of(entries, key).account
@@ -503,7 +503,7 @@ class Ledger:
             raise _overspent(
                 account,
                 decision,
-                f"release {first.key!r} was computed again with another result, which costs it once more, and "
+                f"release {first.key!r} was computed again with another result, which is charged once more, and "
                 f"that does not fit: {decision.reason}",
             )
         append_plan(entries, plan, new, decision, first.plan.key_ids, Kind.RECHARGE)
@@ -521,7 +521,7 @@ class Ledger:
         decision = self._policy.decide(history, new, partition=partition, delta=delta, terms=account)
         unpriced = {party for release in new for party in release.parties} - set(decision.costs)
         if decision.admitted and unpriced:
-            raise StorageError(f"the accounting gave no price for party {min(unpriced)!r}; nothing was charged")
+            raise StorageError(f"the accounting returned no price for party {min(unpriced)!r}; nothing was charged")
         return decision
 
     def status(self, account: str) -> Decision:

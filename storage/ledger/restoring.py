@@ -57,14 +57,14 @@ def restore(
         If the chain itself is not in order: a rewritten ledger is not restored.
     """
     if not by.strip() or not why.strip():
-        raise InputError("a restored ledger is recorded with who decided it and why; give both")
+        raise InputError("a restoration of a ledger is recorded with its author and its reason; give both")
     with writing(database, restoring=True) as entries:
         seen = [read_mark(path, database.chain) for path in database.marks]
         ahead = [mark for mark in seen if mark is not None and behind_mark(entries, mark) is not None]
         if not ahead and stated is None:
             raise InputError(
                 "the ledger is not older than its high-water marks, so there is nothing to restore; if it is "
-                "and the marks are lost as well, state what was spent since with --epsilon and --delta"
+                "older and the marks are lost too, state what was spent since with --epsilon and --delta"
             )
         last = entries.last()
         own = [mark for mark in ahead if mark.link.ledger_id == last.ledger_id]

@@ -144,10 +144,10 @@ def _require_depth(image: Image.Image, file: IO[bytes]) -> None:
     depth, samples = _depth(image, file)
     grey = image.mode in ("I;16", "I;16B", "I;16L") or (image.mode == "I" and image.format == "PPM")
     if depth > 8 and (samples > 1 or not grey):
-        what = f"{depth} bits a channel in {samples} channels" if samples > 1 else f"{depth} bits, mode {image.mode}"
+        what = f"{depth} bits per channel in {samples} channels" if samples > 1 else f"{depth} bits, mode {image.mode}"
         raise PictureError(f"has {what}; grey of 8 or 16 bits is read, and colour of 8: convert it")
     if depth not in (1, 2, 4, 8, 16):
-        raise PictureError(f"has {depth} bits a channel; 8 or 16 are read: convert it")
+        raise PictureError(f"has {depth} bits per channel; 8 or 16 are read: convert it")
     if image.mode not in ("1", "L", "LA", "P", "PA", "RGB", "RGBA") and not grey:
         raise PictureError(f"has colours of mode {image.mode}; grey and RGB are read: convert it")
 
@@ -165,7 +165,7 @@ def _stretch_transparent(image: Image.Image, file: IO[bytes]) -> None:
 
 
 def _depth(image: Image.Image, file: IO[bytes]) -> tuple[int, int]:
-    """Return bits a channel and channels as the file states them, which Pillow's mode does not."""
+    """Return bits per channel and channels as the file states them, which Pillow's mode does not."""
     if image.format == "PNG":
         place = file.tell()
         file.seek(24)
@@ -178,7 +178,7 @@ def _depth(image: Image.Image, file: IO[bytes]) -> tuple[int, int]:
         if set(kinds) != {1}:
             raise PictureError("has numbers that are not unsigned integers; convert it")
         if max(bits) == 16 and tags.get(262) == 0:
-            raise PictureError("has 16 bits of which 0 is white; convert it")
+            raise PictureError("has 16 bits with 0 as white; convert it")
         return max(bits), len(bits)
     if image.format == "PPM":
         # A maximum that is not the depth's is in the decoder's arguments; without one it is the mode's.
@@ -262,7 +262,7 @@ def _values(image: Image.Image, declared: Pictures) -> NDArray[Any]:
             f"has {16 if deep else 8} bits, and pixels are declared {kind}; convert it or declare others"
         )
     if image.mode in ("P", "PA") and declared.palettes is Palettes.REFUSE:
-        raise PictureError("has a palette; --palettes colours takes its colours")
+        raise PictureError("has a palette; --palettes colours reads its colours")
     values, opacity = _layers(image)
     if opacity is not None and (opacity < _WHOLE).any():
         values = _opaque(values, opacity, declared)
@@ -298,7 +298,7 @@ def _opaque(values: NDArray[Any], opacity: NDArray[Any], declared: Pictures) -> 
     """Return pixels without transparency."""
     if declared.alpha is Alpha.REFUSE:
         raise PictureError(
-            "has transparent pixels; --alpha white or black lays it on a ground, ignore takes it as opaque"
+            "has transparent pixels; --alpha white or black gives it a background, ignore treats it as opaque"
         )
     if declared.alpha is Alpha.IGNORE:
         return values

@@ -81,7 +81,7 @@ def kinds_of(paths: Sequence[str]) -> Iterator[Pixels | PictureError]:
 
 def _no_file(content: Any) -> PictureError | None:
     if not isinstance(content, (bytes, bytearray, memoryview)):
-        return PictureError(f"is a {type(content).__name__} and not the bytes of a file")
+        return PictureError(f"is a {type(content).__name__}, not the bytes of a file")
     if len(content) > MOST_BYTES:
         return PictureError(f"has {len(content)} bytes; an image has 1 to {MOST_BYTES}")
     return None
@@ -114,5 +114,5 @@ def _pieces(function: str, items: Sequence[str], *arguments: Any) -> Generator[b
                 done += 1
                 yield PictureError(_ENDED[error.why])
         if not done:
-            raise StorageError("the process that decodes images answered none; try again")
+            raise StorageError("the process that decodes images returned none; try again")
         start += done

@@ -60,7 +60,7 @@ def fetch(address: str) -> IO[bytes]:
         If the server says there is no such thing.
     """
     if urllib.parse.urlsplit(address).scheme != "https":
-        raise InputError(f"{address} is not an https address; OpenML is asked over https only")
+        raise InputError(f"{address} is not an https address; OpenML is read over https only")
     try:
         answer: IO[bytes] = urllib.request.urlopen(address, timeout=_SECONDS)
     except urllib.error.HTTPError as error:
@@ -306,7 +306,7 @@ def read_bundled(path: str | Path, options: ReadOptions) -> Source:
     """
     name = str(path).replace("-", "_")
     if name not in BUNDLED:
-        raise InputError(f"scikit-learn brings no set {str(path)!r} along; it has: {', '.join(BUNDLED)}")
+        raise InputError(f"scikit-learn has no bundled set {str(path)!r}; it has: {', '.join(BUNDLED)}")
     bunch = _load(name)
     label_range = BUNDLED[name]
     dimension = int(bunch.data.shape[1])

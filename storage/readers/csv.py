@@ -39,8 +39,8 @@ def _column_names(path: Path, schema: Schema) -> list[str]:
     if not schema.header:
         if cells == names:
             raise InputError(
-                f"{place} holds the columns' names, and the schema says 'header: false'; let it say 'header: true', or "
-                "nothing"
+                f"{place} holds the columns' names, and the schema says 'header: false'; write 'header: true', or omit "
+                "it"
             )
         return names
     if not line:
@@ -55,11 +55,13 @@ def _column_names(path: Path, schema: Schema) -> list[str]:
         raise InputError(f"{place}: column {twice!r} is named twice; rename one in the file")
     for name in cells:
         if name not in declared:
-            raise InputError(f"{place}: column {name!r} is not in the schema; add it (type: ignore leaves it out)")
+            raise InputError(
+                f"{place}: column {name!r} is not in the schema; add it (with type: ignore it is not read)"
+            )
     if missing := sorted(declared - present):
         raise InputError(
             f"{place}: column {missing[0]!r} is missing; the schema declares {len(declared)} columns, add it to "
-            "the file or take it out of the schema"
+            "the file or remove it from the schema"
         )
     return cells
 

@@ -91,7 +91,7 @@ def require_schema(
     """
     if options.schema is None:
         raise RefusedError(
-            f"format {format_name} needs a declared schema (--schema FILE.yaml); none is learnt from rows"
+            f"format {format_name} needs a declared schema (--schema FILE.yaml); a schema is never learnt from rows"
         )
     declaration, place, there = read_declaration(options.schema), str(options.schema), None
     if patterned(declaration):

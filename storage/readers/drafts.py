@@ -130,7 +130,7 @@ def draft_layout(draft: str | Path) -> Schema:
     ]
     others = [one for one in names if one["type"] == "ignore"]
     if len(others) < 2:
-        raise InputError(f"{draft} has one column; a table has a label and something to predict it from")
+        raise InputError(f"{draft} has one column; a table needs a label and at least one column to predict it from")
     others[0]["type"] = "boolean"
     others[-1] |= {"type": "label", "range": [0, 1]}
     return parse_schema({**declaration, "columns": names}, str(draft))

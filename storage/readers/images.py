@@ -59,7 +59,7 @@ def _sizes(path: Path, axes: int) -> tuple[int, ...]:
 def _pixels(axes: Sequence[int], path: Path) -> int:
     dimension = math.prod(axes)
     if not 0 < dimension <= _LARGEST:
-        raise InputError(f"{path} claims {dimension} pixels an image; 1 to {_LARGEST} are read")
+        raise InputError(f"{path} claims {dimension} pixels per image; 1 to {_LARGEST} are read")
     return dimension
 
 
@@ -78,12 +78,12 @@ def _values(path: Path, axes: int) -> Iterator[NDArray[np.uint8]]:
             data = file.read(rows * width)
             if len(data) < rows * width:
                 raise InputError(
-                    f"{path} is truncated: its header promises {total} bytes, {start * width + len(data)} are there; "
+                    f"{path} is truncated: its header states {total} bytes, {start * width + len(data)} are there; "
                     "fetch the file again"
                 )
             yield np.frombuffer(data, dtype=np.uint8).reshape(rows, width)
         if file.read(1):
-            raise InputError(f"{path} goes on after the {total} bytes its header promises; fetch the file again")
+            raise InputError(f"{path} is longer than the {total} bytes that its header states; fetch the file again")
 
 
 def _labels(path: Path) -> NDArray[np.uint8]:
@@ -152,7 +152,7 @@ def read_idx(path: str | Path, options: ReadOptions) -> Source:
     """
     folder = Path(path)
     if options.label_range is not None:
-        raise InputError(f"{folder} holds classes, a label range is declared; leave it out")
+        raise InputError(f"{folder} holds classes, a label range is declared; omit it")
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder; name the folder that holds train-images-idx3-ubyte[.gz]")
     files: dict[str, tuple[Path, Path]] = {}
@@ -216,7 +216,7 @@ class _ArrayUnpickler(pickle.Unpickler):
         try:
             return _ADMITTED[module, name]
         except KeyError:
-            raise pickle.UnpicklingError(f"it names {module}.{name}, which a batch of images does not need") from None
+            raise pickle.UnpicklingError(f"it names {module}.{name}, which no batch of images needs") from None
 
 
 def _python_blocks(path: Path) -> Iterator[tuple[Pixels, NDArray[Any]]]:
@@ -352,7 +352,9 @@ def _source(
     classes: tuple[str, ...],
 ) -> Source:
     if len(classes) > 256:
-        raise InputError(f"{folder}: {len(classes)} classes are declared; a label is one byte, so that 256 can be")
+        raise InputError(
+            f"{folder}: {len(classes)} classes are declared; a label is one byte, so at most 256 are possible"
+        )
     confirm(options, str(folder), dimension=DIMENSION, classes=classes, label_range=None)
     return Source(
         format=name,

@@ -81,7 +81,7 @@ def _fault(text: bytes) -> str:
         last = int(index)
         if not value.isascii() or not math.isfinite(number(value.decode(errors="replace"))):
             return f"malformed value in {_shown(pair)}; expected a finite number, correct the row"
-    return f"{_shown(text)} is written in another way than '<label> <index>:<value> …'; correct the row"
+    return f"{_shown(text)} is not written as '<label> <index>:<value> …'; correct the row"
 
 
 def _shown(text: bytes) -> str:

@@ -85,7 +85,7 @@ def _list_block(table: Table, dimension: int, people: People | None) -> Block:
     names = None if people is None else identifiers(table.columns[column_name(people.column)])
     if names is not None and not named(names).all():
         bad = int(np.argmin(named(names)))
-        raise InputError(f"{place(bad)}: it names no person; fill that cell")
+        raise InputError(f"{place(bad)}: no person is named; fill that cell")
     numbers = flat.to_numpy(zero_copy_only=False).reshape(len(lists), dimension)
     return Block(numbers, labels_of(labels), table.lines, place=table.place, unit=table.unit, people=names)
 
@@ -122,9 +122,9 @@ def read_parquet(path: str | Path, options: ReadOptions) -> Source:
     """
     place = Path(path)
     if options.people is not None and options.schema is not None:
-        raise InputError(f"{place}: a schema says itself whose rows they are (type: person); leave --person out")
+        raise InputError(f"{place}: a schema names the person itself (type: person); omit --person")
     if options.people is not None and not options.people.column:
-        raise InputError(f"{place}: nothing says whose rows they are; name the column with --person")
+        raise InputError(f"{place}: no column names the person; name it with --person")
     if options.schema is not None:
 
         def files(schema: Schema) -> dict[str, tuple[Path, ...]]:
@@ -138,7 +138,7 @@ def read_parquet(path: str | Path, options: ReadOptions) -> Source:
         parquet = {part: (parquet_tables, paths) for part, paths in files(schema).items()}
         return declared_source("parquet", str(place), options, schema, parquet)
     if options.on_violation is not OnViolation.REFUSE or options.scaling is not None:
-        raise InputError(f"{place}: rows are clipped, dropped or scaled by a declared schema only; give --schema")
+        raise InputError(f"{place}: only a declared schema clips, drops or scales rows; give --schema")
     parts = {"train": _files(place)}
     if options.test is not None:
         parts["test"] = _files(options.test)

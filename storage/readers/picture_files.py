@@ -214,9 +214,9 @@ def arranged(files: Sequence[PictureFile], earlier: Sequence[bytes], place: str)
     for file in files:
         if (other := by_path.setdefault(file.below, file)) is not file:
             raise InputError(
-                f"{place}: {other.shown} and {file.shown} have the same path below their class folders, by which "
-                f"images of a private set are given their places; rename one of them, or give a table of {PATH}, "
-                f"{LABEL} (and {PERSON}, if people have several): there the line is the place"
+                f"{place}: {other.shown} and {file.shown} have the same path below their class folders, which orders "
+                f"the images of a private set; rename one of them, or give a table of {PATH}, "
+                f"{LABEL} (and {PERSON}, if people have several): there the line number orders them"
             )
     held = [by_path.pop(path) for path in earlier if path in by_path]
     return held + [by_path[path] for path in sorted(by_path)]
@@ -347,7 +347,7 @@ def inside(folder: Path, name: str, place: str, links: dict[str, bool]) -> str:
             f"{place}: {_text(name)!r} is not a path below {folder}; write it relative to the table's folder, with /"
         )
     if not is_picture(pure.name):
-        raise InputError(f"{place}: {_text(name)!r} does not end as an image's name does: {', '.join(ENDINGS)}")
+        raise InputError(f"{place}: {_text(name)!r} does not end like an image's name: {', '.join(ENDINGS)}")
     for depth in range(1, len(pure.parts) + 1):
         above = "/".join(pure.parts[:depth])
         if above not in links:
@@ -387,11 +387,14 @@ def people_of(files: Sequence[PictureFile], rule: str, part: str) -> list[Pictur
     except re2.error as error:
         said = error.args[0].decode("utf-8", "replace") if error.args and isinstance(error.args[0], bytes) else error
         raise InputError(
-            f"--person-from '{rule}' is not read: {said}; a rule is a regular expression of RE2, without look-around "
+            f"--person-from '{rule}' cannot be used: {said}; a rule is a regular expression of RE2, without "
+            "look-around "
             "and without back references"
         ) from None
     if pattern.groups != 1:
-        raise InputError(f"--person-from '{rule}' has {pattern.groups} groups; one, in brackets, is the person")
+        raise InputError(
+            f"--person-from '{rule}' has {pattern.groups} groups; exactly one group, in brackets, names the person"
+        )
     found = []
     for file in files:
         within = file.name.removeprefix(f"{part}/") if file.line else file.name
@@ -489,7 +492,7 @@ def asked_pictures(source: Path, rows: int, column: str | None = None) -> Iterat
             yield Asked(table.lines, names, paths, None if column is None else table.columns[column])
         return
     if column is not None:
-        raise InputError(f"{source} is not a table with a column {column!r}; a folder's paths are kept anyway")
+        raise InputError(f"{source} is not a table with a column {column!r}; paths of a folder are always copied")
     if source.is_dir():
         found = sorted((name for name, _ in files_below(source)), key=os.fsencode)
         places = [str(source / name) for name in found]

@@ -186,10 +186,10 @@ def read_pictures(path: str | Path, options: ReadOptions) -> Source:
     """
     given = Path(path)
     if options.label_range is not None:
-        raise InputError(f"{given} holds classes, a label range is declared; leave it out")
+        raise InputError(f"{given} holds classes, a label range is declared; omit it")
     if (bound := declared_bytes()) is not None:
         raise InputError(
-            f"{given}: --max-bytes {bound} bounds a file of rows, and an image has bounds of its own: leave it out; "
+            f"{given}: --max-bytes {bound} bounds a file of rows, and an image has bounds of its own: omit it; "
             "--max-rows bounds how many images there are"
         )
     if options.on_violation.clips and not options.on_violation.drops:

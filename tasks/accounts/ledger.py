@@ -123,7 +123,7 @@ def restore_ledger(reason: str, epsilon: float | None, delta: float | None) -> t
         Without a reason, with half of a statement, or where there is nothing to restore.
     """
     if (epsilon is None) != (delta is None):
-        raise InputError("what was spent has two numbers: give both --epsilon and --delta")
+        raise InputError("what was spent is stated by two numbers: give both --epsilon and --delta")
     stated = None if epsilon is None or delta is None else Cap(epsilon, delta)
     if stated is not None:
         require_cap(stated)

@@ -133,7 +133,7 @@ def audit_chain(name: str, options: AuditOptions = USUAL, *, chain: Chain) -> Ch
     """
     trials, confidence = _TRIALS if options.trials is None else options.trials, options.confidence
     if trials < 2:
-        raise ParameterError(f"trials is {trials}; the audit of a chain needs two at the least, and 48 to show much")
+        raise ParameterError(f"trials is {trials}; the audit of a chain needs at least 2, and 48 to show much")
     neighbours, (epsilon, delta) = options.neighbours or Neighbours.REPLACE_ONE, options.budget()
     config = chain_config(name, epsilon, delta, neighbours)
     started = time.monotonic()

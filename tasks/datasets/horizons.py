@@ -113,8 +113,8 @@ def _require_appended(name: str, difference: Difference) -> None:
     if len(difference.positions) and not difference.appended:
         raise RefusedError(
             f"new rows of {name} must follow the rows of the version before, in their unchanged order, and do not. Its "
-            "nights go to parties in turn, some of which may be lost or collude, so that only a row's place "
-            "determines its party: ingest the rows of the version before in their order with the new ones after "
+            "nights go to parties in turn, and parties may drop out or collude, so only a row's place may determine "
+            "its party: ingest the rows of the version before in their order with the new ones after "
             "them, or train without dropouts and colluders, under --trust central, or on the parties' own files"
         )
 
@@ -145,7 +145,7 @@ def _newcomers(layout: Layout, horizons: list[Horizon], version: DatasetRef) -> 
         if not horizons[-1].full:
             raise RefusedError(
                 f"{version.name} is a night of people of account {account}, and these are people of account "
-                f"{version.account}, which has another register; ingest them under another name"
+                f"{version.account}, which has another register of people; ingest them under another name"
             )
         known = ()
     return _records(layout, version, known)
@@ -180,12 +180,13 @@ def _require_arriving(name: str, difference: Difference, participations: int) ->
     if difference.missing:
         raise RefusedError(
             f"rows of the last version of {name} are missing or were edited, and others are new: an edited row would "
-            f"be paid for once and read twice. Ingest a version with rows removed and none added first, {ways}"
+            f"be charged once and read twice. Ingest a version with rows removed and none added first, {ways}"
         )
     if difference.returning > ADMITTED_SHARE * new:
         raise RefusedError(
-            f"new rows of {name} were there in an earlier night: a row that returns would be paid for once and read "
-            f"twice. Leave them out, {ways}"
+            f"new rows of {name} already came in an earlier night: a returning row would be charged once and read "
+            "twice. Omit "
+            f"them, {ways}"
         )
 
 
@@ -228,8 +229,9 @@ def drafted_horizon(config: HorizonSettings, version: DatasetRef) -> Horizon:
     assert config.horizon is not None
     if version.person and not version.private:
         raise RefusedError(
-            f"the rows of {version.name} are public and people's ({version.person}), and who came in which night is "
-            "kept of private ones: train on each version as a whole, without --horizon"
+            f"the rows of {version.name} are public and people's ({version.person}), and Unitball records the nights "
+            "of people "
+            "for private rows only: train on each version as a whole, without --horizon"
         )
     layout, catalog = current_layout(), open_catalog()
     horizons = catalog.horizons(version.name)
@@ -240,8 +242,8 @@ def drafted_horizon(config: HorizonSettings, version: DatasetRef) -> Horizon:
     if declared != (last.nights, last.participations, last.separation):
         raise InputError(
             f"{version.name} is night {len(last.arrivals)} of a horizon of {last.nights} with "
-            f"{last.participations} participations at least {last.separation} nights apart; ask for that one until "
-            "it is over"
+            f"{last.participations} participations at least {last.separation} nights apart; use these values until it "
+            "ends"
         )
     arrival = arrival_of(layout, catalog, version.name, version)
     came = () if arrival is None or not arrival.rows else (arrival,)

@@ -41,7 +41,7 @@ def _require_own_name(request: IngestRequest, *, own: bool) -> None:
     """Refuse rows of one's own under the name of a set that comes along, which nobody could ask for any more."""
     if request.name in BUNDLED and (own or request.path is not None or request.parties):
         raise InputError(
-            f"{request.name} is the name of a set that scikit-learn brings along, which rows of your own would hide; "
+            f"{request.name} is the name of a bundled data set, which your rows would hide; "
             f"choose another name, such as my_{request.name}"
         )
 
@@ -55,12 +55,11 @@ def _source(
 ) -> Source:
     if request.path is not None and request.parties:
         raise InputError(
-            f"rows come from --path {request.path} or from the parties' files (--party), and both are given; leave one "
-            "of them out"
+            f"--path {request.path} and --party are both given, and rows come from one of them; leave one of them out"
         )
     format_name = _format(request, rows)
     if format_name is None:
-        raise InputError(f"say what format the file has: --format {', '.join(reader_names())}")
+        raise InputError(f"give the format of the file: --format {', '.join(reader_names())}")
     options = ReadOptions(
         dimension=request.dimension,
         classes=request.classes,
@@ -142,13 +141,13 @@ def ingest(
     if (request.visibility is Visibility.DERIVED) != (drawn is not None):
         raise InputError(
             f"{request.name} is {request.visibility}; derived rows are those that `unitball synthesise` draws, and no "
-            "others: ingest yours as private or as public"
+            "others: ingest your rows as private or public"
         )
     if request.not_derived.strip() and request.visibility is not Visibility.PUBLIC:
         raise InputError(
             f"--not-derived applies to public rows, and {request.name} is {request.visibility}, with an "
             f"account and charges"
-            "of its own; leave it out"
+            "of its own; omit it"
         )
     layout = current_layout()
     catalog = open_catalog()
@@ -163,7 +162,7 @@ def ingest(
             f"(or give --public if the rows are public){absent}"
         )
     if request.visibility is Visibility.PUBLIC and cap is not None:
-        raise InputError("a cap is for private rows; leave --epsilon-cap and --delta-cap out, or leave --public out")
+        raise InputError("a cap is for private rows; omit --epsilon-cap and --delta-cap, or omit --public")
     if cap is not None:
         require_cap(cap)
     if request.normalisation is not None:
@@ -187,7 +186,7 @@ def ingest(
         overlapping = _overlapping(catalog, request, account, staged) if staged.private else ()
         if staged.placed and len(catalog.registrations(request.name)) != len(known):
             # New pictures have their places after those of all versions that there are.
-            raise InputError(f"another version of {request.name} was registered meanwhile; ingest this one again")
+            raise InputError(f"another version of {request.name} was registered in the meantime; ingest this one again")
         recognised = _recognised(catalog, request, staged, told)
         try:
             stored = staged.publish(previous)
@@ -307,7 +306,7 @@ def _recognised(
     syntheses = sorted({one.synthesis for one in enough})
     if len(syntheses) > 1:
         raise InputError(
-            f"rows of {request.name} are among those of derived sets of {len(syntheses)} syntheses "
+            f"rows of {request.name} were drawn from {len(syntheses)} syntheses "
             f"({', '.join(one.name for one in enough)}); ingest them apart, or declare --not-derived REASON"
         )
     staged.rest_on(syntheses[0])

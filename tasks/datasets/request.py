@@ -54,7 +54,7 @@ class AccountRequest(BaseModel, frozen=True, extra="forbid"):
         if self.epsilon_cap is None and self.delta_cap is None:
             cap = None
         elif self.epsilon_cap is None or self.delta_cap is None:
-            raise InputError("a cap has two numbers: give both --epsilon-cap and --delta-cap")
+            raise InputError("a cap consists of two numbers: give both --epsilon-cap and --delta-cap")
         else:
             cap = Cap(epsilon=self.epsilon_cap, delta=self.delta_cap)
         require_soft_limit(cap, self.soft_limit)

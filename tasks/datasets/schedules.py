@@ -62,21 +62,23 @@ class Schedule(BaseModel, frozen=True, extra="forbid"):
     name: Annotated[
         str,
         AfterValidator(_called),
-        Field(description="What to call it, among the data set's: letters, digits, - and _."),
+        Field(description="Name of the schedule, unique per data set: letters, digits, - and _."),
     ] = ""
-    paused: Annotated[bool, Field(description="Nothing starts it until it is resumed.")] = False
+    paused: Annotated[bool, Field(description="Whether it is paused; a paused schedule starts no run.")] = False
     config: TrainingConfig
-    cron: Annotated[str | None, Field(description="When, as five fields of cron.", examples=[NIGHTLY])] = None
+    cron: Annotated[str | None, Field(description="Cron expression of five fields.", examples=[NIGHTLY])] = None
     timezone: Annotated[str, Field(description="Time zone of --cron.", examples=["Europe/Berlin"])] = "UTC"
-    on_new_version: Annotated[bool, Field(description="Whenever a new version of the data set is registered.")] = False
+    on_new_version: Annotated[bool, Field(description="Start when a new version of the data set is registered.")] = (
+        False
+    )
     scoring_input: Annotated[
-        str | None, Field(description="Rows that are scored after each training, by the champion where there is one.")
+        str | None, Field(description="Rows to score after each training, with the champion if there is one.")
     ] = None
     comparison_epsilon: Annotated[
-        Charged | None, Field(description="Charged to compare a trained model with the champion.")
+        Charged | None, Field(description="Epsilon that compares a trained model with the champion.")
     ] = None
-    promote: Annotated[bool, Field(description="A trained model that is better becomes champion.")] = False
-    scoring_id: Annotated[str | None, Field(description="A column of these rows that is kept.")] = None
+    promote: Annotated[bool, Field(description="Make a better model champion.")] = False
+    scoring_id: Annotated[str | None, Field(description="Column of these rows to copy.")] = None
     scoring_coverage: Annotated[Coverage | None, Field(description=COVERED)] = None
 
     @model_validator(mode="before")
@@ -96,7 +98,7 @@ class Schedule(BaseModel, frozen=True, extra="forbid"):
     def _starts(self) -> Self:
         if self.cron is None and not self.on_new_version and self.scoring_input is None:
             raise ParameterError(
-                "nothing starts it: give --nightly, --cron, --on-new-version or --score-input (or --remove)"
+                "the schedule has no trigger: give --nightly, --cron, --on-new-version or --score-input (or --remove)"
             )
         for option, value in (("--score-id", self.scoring_id), ("--score-coverage", self.scoring_coverage)):
             if value is not None and self.scoring_input is None:
@@ -289,9 +291,9 @@ def _one_of(dataset: str, name: str | None) -> tuple[str, Mapping[str, object]]:
     catalog.get(dataset)
     kept = {called: entry for (owner, called), entry in catalog.schedules().items() if owner == dataset}
     if not kept:
-        raise InputError(f"{dataset} has no schedule; set one: unitball schedule {dataset} --nightly --epsilon …")
+        raise InputError(f"{dataset} has no schedule; create one: unitball schedule {dataset} --nightly --epsilon …")
     if name is None and len(kept) > 1:
-        raise InputError(f"{dataset} has several schedules: say which with --name: {', '.join(kept)}")
+        raise InputError(f"{dataset} has several schedules: choose one with --name: {', '.join(kept)}")
     if name is not None and name not in kept:
         raise InputError(f"{dataset} has no schedule {name!r}; it has: {', '.join(kept)}")
     called = next(iter(kept)) if name is None else name
@@ -360,17 +362,17 @@ def _require_counts(config: TrainingConfig, dataset: DatasetRef, coverage: float
     """Refuse a coverage where the schedule's own models will have no intervals or sets."""
     if config.horizon is not None:
         raise InputError(
-            f"--score-coverage is {coverage:g} and --horizon {config.horizon}; rows of one night need not be like "
-            "those of the next, so nights release no counts for intervals or sets: leave one of them out"
+            f"--score-coverage is {coverage:g} and --horizon {config.horizon}; rows of one night may differ from those "
+            "of the next, so nights release no counts for intervals or sets: omit one of them"
         )
     if dataset.classes and not config.roc:
         raise InputError(
-            f"--score-coverage is {coverage:g}; sets of classes follow from released scores of held-out rows: add --roc"
+            f"--score-coverage is {coverage:g}; prediction sets need released scores of held-out rows: add --roc"
         )
     if not dataset.private or not config.evaluation:
         raise InputError(
-            f"--score-coverage is {coverage:g}; intervals and sets follow from a charged release of held-out rows: "
-            "private rows without --no-evaluation make it"
+            f"--score-coverage is {coverage:g}; intervals and sets need a charged release of held-out rows, which "
+            "runs on private rows make unless --no-evaluation is given"
         )
 
 

@@ -191,7 +191,9 @@ def _require_columns(path: Path, schema: Schema, block: Table) -> None:
     needed, extra = (schema.needed, []) if block.unit == "row" else (declared, [*block.columns])
     faults = [f"column {name!r} is missing" for name in needed if name not in block.columns]
     faults += [
-        f"column {name!r} is not in the schema (type: ignore leaves it out)" for name in extra if name not in declared
+        f"column {name!r} is not in the schema (add it; with type: ignore it is not read)"
+        for name in extra
+        if name not in declared
     ]
     if faults:
         raise InputError(f"{path}: {'; '.join(faults)}")

@@ -41,16 +41,17 @@ def require_drawable(schema: Schema) -> None:
         if isinstance(column, Category) and column.hashed:
             raise InputError(
                 f"column {column.name} is hashed: its bins are not values of rows; declare its values, or "
-                "let it be of type ignore"
+                "give it the type ignore"
             )
         if isinstance(column, Days):
             raise InputError(
-                f"column {column.name} is computed from {' and '.join(column.between)}, which it does not tell; "
-                "declare a numeric column, or let it be of type ignore"
+                f"column {column.name} is computed from {' and '.join(column.between)}, which it does not determine; "
+                "declare a numeric column, or give it the type ignore"
             )
         if isinstance(column, Date) and "days" not in column.parts:
             raise InputError(
-                f"column {column.name} has the parts {', '.join(column.parts)}, which do not tell the day; add days"
+                f"column {column.name} has the parts {', '.join(column.parts)}, which do not determine the day; add "
+                "the part days"
             )
 
 

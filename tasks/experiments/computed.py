@@ -198,9 +198,9 @@ def ingest_features(source: str, features: Sequence[int], name: str) -> None:
     """
     dataset = find_dataset(source)
     if dataset.private:
-        raise RefusedError(f"{source} is private; a copy of some of its features would be outside its account")
+        raise RefusedError(f"{source} is private; a copy of some of its features would escape its account")
     if not features or max(features) >= dataset.dimension:
-        raise InputError(f"{source} has features 0 to {dataset.dimension - 1}; {list(features)} are not all there")
+        raise InputError(f"{source} has features 0 to {dataset.dimension - 1}; {list(features)} are not all among them")
     rows, labels = _rows(dataset)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "rows.libsvm")

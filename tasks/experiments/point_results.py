@@ -140,7 +140,7 @@ _AXIS_LABELS = MappingProxyType(
         "objective_error": "|objective − WSS 2's|",
         "iteration_ratio": "iterations / WSS 2's",
         "releasing_seconds": "seconds to train",
-        "rows_per_party": "rows a party n",
+        "rows_per_party": "rows per party n",
         "parties": "parties N",
         "sizes": "rows of each party",
     }

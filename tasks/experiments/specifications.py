@@ -60,7 +60,7 @@ Grid = Annotated[
 class SweepBlock(_Specification):
     """Points that share settings: ``set`` is fixed, ``grid`` is varied, every combination once."""
 
-    label: Annotated[str | None, Field(description="What a figure calls these points.")] = None
+    label: Annotated[str | None, Field(description="Name of these points in a figure.")] = None
     set: Settings = {}
     grid: Grid = {}
 
@@ -111,9 +111,9 @@ class Stated(BaseModel, frozen=True):
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$", description="Of the experiment.")]
     title: Annotated[str, Field(description="Title of the figure. Default: the name.")] = ""
-    question: Annotated[str, Field(description="What the experiment asks, for its page.")] = ""
-    paper: Annotated[str, Field(description="Of which paper, for its page.")] = ""
-    figure: Annotated[str, Field(description="Of which figure or table, for its page.")] = ""
+    question: Annotated[str, Field(description="Question of the experiment, for its page.")] = ""
+    paper: Annotated[str, Field(description="Paper, for its page.")] = ""
+    figure: Annotated[str, Field(description="Figure or table, for its page.")] = ""
 
 
 class Runs(_Specification):
@@ -142,7 +142,7 @@ class SweepSpec(Runs, Stated):
         for one in (SweepBlock(set=self.set, grid=self.grid), *self.blocks):
             if twice := sorted(set(one.set) & set(one.grid)):
                 where = f"{self.name}, block {one.label}" if one.label else self.name
-                raise ParameterError(f"{where}: {twice[0]} is in `set` and in `grid`; leave one of them out")
+                raise ParameterError(f"{where}: {twice[0]} is in `set` and in `grid`; omit one of them")
         for number, block in enumerate(self.blocks or [SweepBlock()], start=1):
             grid = {**self.grid, **block.grid}
             # What a block sets is not varied in it.
@@ -179,10 +179,10 @@ class DataNeed(_Specification):
     schema_name: str | None = None
     dimension: int | None = None
     on_violation: str = "refuse"
-    scaling: Annotated[str | None, Field(description="What numbers become where the paper says so.")] = None
-    of: Annotated[str | None, Field(description="Made from another set of the user's or a bundled one.")] = None
-    features: Annotated[list[int], Field(description="Which of its features, from 0.")] = []
-    files: Annotated[str, Field(description="What the user needs, for the list.")] = ""
+    scaling: Annotated[str | None, Field(description="Scaling of numbers, if the paper states one.")] = None
+    of: Annotated[str | None, Field(description="Data set from which it is made: the user's or a bundled one.")] = None
+    features: Annotated[list[int], Field(description="Places of its features, from 0.")] = []
+    files: Annotated[str, Field(description="Files that the user needs, for the list.")] = ""
     set: Settings = {}
 
     def place(self, path: Path) -> Path:
@@ -227,7 +227,7 @@ class Check(_Specification):
     of: str
     against: str | None = None
     how: Literal["value", "difference", "ratio"] = "difference"
-    over: Annotated[Literal["mean", "worst"], Field(description="worst: the point where it holds least.")] = "mean"
+    over: Annotated[Literal["mean", "worst"], Field(description="worst: the point with the least margin.")] = "mean"
     where: dict[str, object] = {}
     ignoring: Annotated[list[str], Field(description="Axes in which the two compared may differ.")] = []
     at_least: float | None = None
@@ -253,10 +253,10 @@ class Reproduction(SweepSpec):
     """A figure or table of a paper: the runs, the plot, what the paper says and what is checked."""
 
     paper_says: list[str]
-    differs: Annotated[list[str], Field(description="Where the measured numbers differ, and why.")] = []
+    differs: Annotated[list[str], Field(description="How the measured numbers differ, and why.")] = []
     computed: Annotated[
         Literal["noise-phases", "noise-scales", "curvature"] | None,
-        Field(description="A table that is worked out instead of trained."),
+        Field(description="A table that is computed without training."),
     ] = None
     quick: Scale
     full: Scale | None = None

@@ -102,7 +102,7 @@ class _Members(Mapping[str, bytes]):
     def __getitem__(self, name: str) -> bytes:
         data = self.unsigned(name, self._most)
         if hashlib.sha256(data).hexdigest() != self.digests[name]:
-            raise DamagedError(f"{self._path}: {name} is not what was signed; ask for the archive again")
+            raise DamagedError(f"{self._path}: {name} differs from what was signed; request the archive again")
         return data
 
     def unsigned(self, name: str, most: int) -> bytes:
@@ -116,18 +116,20 @@ class _Members(Mapping[str, bytes]):
             with self._file.open(entry) as stream:
                 data = stream.read(entry.file_size + 1)
             if len(data) > entry.file_size:
-                raise EOFError("it holds more than it states")
+                raise EOFError("it holds more bytes than it states")
         except (*UNREADABLE, zlib_error) as error:
-            raise DamagedError(f"{self._path}: {name} is damaged ({error}); ask for the archive again") from error
+            raise DamagedError(f"{self._path}: {name} is damaged ({error}); request the archive again") from error
         return data
 
     def check(self, digests: Mapping[str, str]) -> None:
         """Take the signed list, and compare every member with it, one after another."""
         self.digests = digests
         if strange := sorted(set(self._entries) - {_CONTENTS, _SIGNATURE} ^ set(digests)):
-            raise DamagedError(f"{self._path}: {', '.join(strange[:5])} was added or is missing; ask for it again")
+            raise DamagedError(
+                f"{self._path}: {', '.join(strange[:5])} was added or is missing; request the archive again"
+            )
         if sum(entry.file_size for entry in self._entries.values()) > _MOST_BYTES:
-            raise InputError(f"{self._path} states more than {_MOST_BYTES:,} bytes, as no export does")
+            raise InputError(f"{self._path} states more than {_MOST_BYTES:,} bytes, more than any export")
         for name in digests:
             self[name]
 
@@ -141,7 +143,7 @@ def read(path: Path) -> Archive:
     Raises
     ------
     InputError
-        If it is no such archive, or unfolds to more than one may hold, or a member to more than is admitted
+        If it is no such archive, or expands to more than one may hold, or a member to more than is admitted
         (:func:`storage.confined.admitted_memory`).
     DamagedError
         If a member is not the one that was signed, or the signature is not the key's, naming which.
@@ -174,7 +176,7 @@ def _signed(path: Path, members: _Members) -> tuple[dict[str, str], str]:
         listed = parse_json(contents, f"{path}: {_CONTENTS}")
         version, digests = int(listed["format_version"]), dict(listed["members"])
     except InvalidSignature as error:
-        raise DamagedError(f"{path}: {_CONTENTS} is not what was signed; ask for the archive again") from error
+        raise DamagedError(f"{path}: {_CONTENTS} differs from what was signed; request the archive again") from error
     except (KeyError, ValueError, TypeError) as error:
         raise DamagedError(f"{path} has no readable {_CONTENTS} and {_SIGNATURE} ({error}): no export") from error
     require_format(path, version, FORMAT_VERSION)
@@ -231,7 +233,7 @@ def export_run(run: str) -> tuple[bytes, str, str]:
             if evidence is None:
                 raise InputError(
                     f"release {key[:12]} was made of parties' messages, and what they signed is missing from "
-                    f"{layout.round(key)}; put it back, or ask for the run once more with another --replicate"
+                    f"{layout.round(key)}; restore it, or repeat the run with another --replicate"
                 )
             files[SIGNED] = evidence
         members |= {release_member(key, name): data for name, data in files.items()}

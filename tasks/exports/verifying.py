@@ -163,7 +163,7 @@ class _Contents:
         self.ledger = str(charges["ledger"])
         self.stored: list[dict[str, Any]] = charges["entries"]
         if set(charges) != {"ledger", "entries"} or any(set(entry) != set(FIELDS) for entry in self.stored):
-            raise ValueError("the ledger's entries have other fields than entries have")
+            raise ValueError("the ledger's entries do not have an entry's fields")
         if any(type(entry["sequence"]) is not int or entry["sequence"] < 1 for entry in self.stored):
             raise ValueError("the ledger's entries are not numbered")
         self.entries = [{**one, "content": parse_json(one["content"], "an entry of the ledger")} for one in self.stored]
@@ -564,7 +564,7 @@ def _charged_with(contents: _Contents, plan: Mapping[str, Any]) -> tuple[list[Re
         f"account or plan {plan['sequence']} has other fields than such entries have: {', '.join(sorted(other))}",
     )
     size = account["group_size"]
-    _refute_if(type(size) is not int or size < 1, f"account {plan['account']} has {size!r} rows a person")
+    _refute_if(type(size) is not int or size < 1, f"account {plan['account']} has {size!r} rows per person")
     unit = PERSON if contents.plan.identity.dataset.person else ROW
     _refute_if(
         account["unit"] != unit or (unit == PERSON and size > 1),
@@ -614,7 +614,7 @@ def _require_own_ledger(contents: _Contents) -> None:
         contents.entries or contents.evidence.keys() != contents.charged().keys(),
         "some releases were charged by parties of their own, and others here",
     )
-    raise _UncheckedError("each party has charged it in its own account, and says so")
+    raise _UncheckedError("each party has charged it in its own account and signed that")
 
 
 def _plain(value: Any) -> Any:
@@ -703,7 +703,7 @@ def _cap(contents: _Contents) -> str:
                 contents.plan.identity.dataset.private or details,
                 f"account {account} is of private rows and has no cap",
             )
-            raise _UncheckedError("the rows are public; no budget is kept of them")
+            raise _UncheckedError("the rows are public and have no budget")
         changes = [one["content"]["cap"] for one in contents.of(Kind.CAP) if one["sequence"] < number]
         limit = opened.get("soft_limit", opened["cap"]["epsilon"])
         _refute_if(
@@ -737,7 +737,7 @@ def _cap(contents: _Contents) -> str:
 
 def _parties(contents: _Contents) -> str:
     if not contents.evidence:
-        raise _UncheckedError("the rows are the signer's own: no other party has signed anything")
+        raise _UncheckedError("all rows are the signer's, so no other party has signed")
     first, plan = next(iter(contents.evidence.values())), contents.plan
     shared = {"config", "roster", "descriptions", "charges"}
     _refute_if(
@@ -781,7 +781,7 @@ def _chain(contents: _Contents) -> str:
 def _ledger(contents: _Contents) -> str:
     database = open_ledger_database()
     if database.chain.ledger_id != contents.ledger:
-        raise _UncheckedError("it is not the ledger of this root; verify under its root to compare the entries")
+        raise _UncheckedError("it is not the ledger of this root; verify with the same root to compare entries")
     if problem := next(unlike(database, contents.stored), None):
         raise _RefutedError(problem)
     return f"{len(contents.stored)} entries are those of this root's ledger"
@@ -795,7 +795,7 @@ def _audit(contents: _Contents) -> str:
         "an audit has refuted what is stated of the algorithm",
     )
     if not outcomes and not audit["newest"]:
-        raise _UncheckedError("the algorithm was not audited in the root that this comes from")
+        raise _UncheckedError("the algorithm was not audited in the exporting root")
     return ", ".join(sorted(outcomes or {str(audit["newest"]["outcome"])}))
 
 

@@ -182,20 +182,18 @@ def _public_rows(name: str, rows: DatasetRef, plan: RunPlan) -> Shards:
     """
     registered = find_dataset(name)
     if registered.private:
-        raise RefusedError(
-            f"{name} is private: its rows are measured by nothing but charged releases; name a public set"
-        )
+        raise RefusedError(f"{name} is private: private rows are measured only by charged releases; name a public set")
     mapped = make_normalised(plan_normalisation(registered, plan.normalisation))
     if plan.features:
         mapped = make_mapped(plan_mapping(mapped, plan.features))
     if (mapped.dimension, mapped.classes, mapped.labels) != (rows.dimension, rows.classes, rows.labels):
         raise InputError(
             f"{name} has {mapped.dimension} features and classes {', '.join(mapped.classes)}, the parties' rows have "
-            f"{rows.dimension} and {', '.join(rows.classes)}; measure on rows of the same kind"
+            f"{rows.dimension} and {', '.join(rows.classes)}; use rows of the same kind"
         )
     if plan.column_map is not None and mapped.columns != rows.columns:
         raise InputError(
-            f"{name} declares other columns than the parties' rows, and the model looks at columns; ingest it under "
+            f"{name} declares other columns than the parties' rows, and the model uses columns; ingest it under "
             "the parties' schema"
         )
     partitioned = make_partition(plan_partition(mapped, TrainingConfig(dataset=name, parties=1, test_fraction=0.0)))
@@ -227,7 +225,7 @@ class _Asking:
         table = unpacked(next(iter(answers.values())).message)
         schema = parse_json(table, "a schema") if table else None
         if (identity(table=schema) if table else "") != self._found[0].table:
-            raise RefusedError(f"party {self._roster.names[0]} has sent another schema than the one that it has signed")
+            raise RefusedError(f"party {self._roster.names[0]} has sent another schema than it signed")
         self.columns = Columns(self._found[0].dimension, encoder_of(schema))
 
     # ── before anything is charged ───────────────────────────────────────────────────────────────────────────────────
@@ -415,7 +413,7 @@ class _Asking:
             (ask,) = {request.ask for request in requests.values()}
             raise StorageError(
                 f"{', '.join(missing)} did not {ask}{f' ({reasons})' if reasons else ''}; start it (unitball party "
-                "serve) and ask again: the run goes on where it stopped"
+                "serve) and repeat the command: the run continues where it stopped"
             )
         return answers
 
@@ -528,7 +526,7 @@ class _NoNoise:
     def stream(self, step: str, value: object) -> NoReturn:
         """Refuse."""
         del step, value
-        raise ParameterError("it is drawn at random, and each party would draw another")
+        raise ParameterError("it is random, and each party would draw another one")
 
 
 def _store_public_map(release: PlannedRelease) -> None:
@@ -561,7 +559,7 @@ def _checked(planned: PlannedRelease, answer: Answer) -> Artefact:
     sent = manifest, _ = answer.sent.opened(answer.party)
     wanted = planned.model_dump(mode="json", include={"algorithm", "budget", "setting", "trust", "parties"})
     if any(manifest.get(name) != value for name, value in wanted.items()):
-        raise RefusedError(f"party {answer.party} has sent another release than was planned")
+        raise RefusedError(f"party {answer.party} has sent another release than the planned one")
     try:
         artefact: Artefact = require_sent(planned, [planned], recorded_key(manifest), sent)
     except (ParameterError, RefusedError) as error:

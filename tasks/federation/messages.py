@@ -248,7 +248,7 @@ class Roster(WireModel):
             key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(message.key))
             key.verify(bytes.fromhex(message.signature), _signed(purpose, run, message.party, message.body))
         except (InvalidSignature, ValueError):
-            raise RefusedError(f"the {purpose} of party {message.party!r} does not bear its signature") from None
+            raise RefusedError(f"the {purpose} of party {message.party!r} does not have its signature") from None
         if pinned != fingerprint(key):
             raise RefusedError(
                 f"the {purpose} of party {message.party!r} is signed with a key ({fingerprint(key)[:16]}…) that is not "

@@ -115,7 +115,7 @@ def own_name(dataset: str) -> str:
     parties = [name for name, _ in origins(current_layout(), reference)]
     if len(parties) != 1 or not reference.private:
         raise InputError(
-            f"data set {dataset} holds the private rows of {len(parties)} parties; a party serves its own alone: "
+            f"data set {dataset} holds the private rows of {len(parties)} parties; a party serves only its own: "
             f"unitball party ingest {dataset} --party NAME=FILE"
         )
     return parties[0]
@@ -317,9 +317,7 @@ class Party:
         )
         before = read_release(kept).arrays()
         if ReleaseStore.digest_of({}, before) != ReleaseStore.digest_of({}, artefact.arrays()):
-            raise RefusedError(
-                f"it was sent another {planned.label} before, and its rows are seen through that one only"
-            )
+            raise RefusedError(f"it was sent another {planned.label} before, and its rows use that one only")
         return kept
 
     def _sums(self, request: Request, *, secure: bool) -> tuple[_Asked, PartyRounds]:
@@ -327,14 +325,14 @@ class Party:
         charged = self._charged(request)
         release = charged.release
         if not release.travels or len(release.parties) == 1 or (release.masking is not None) != secure:
-            raise RefusedError(f"{release.label} under trust {release.trust.name} is not formed in this way")
+            raise RefusedError(f"{release.label} under trust {release.trust.name} cannot be formed in this way")
         # Its vectors and noise are those of its own release, whatever the session: it takes part in one alone.
         notes = self._notes(charged)
         open_ledger().count_answers(release.key, notes.count())
         if notes.put(_SESSION, charged.session.key.encode()) != charged.session.key.encode():
             raise RefusedError(
-                "it has taken part in another run with these rows, this algorithm and this budget, and equal "
-                "noise may hide only one sum; run with another --replicate, which is charged again"
+                "it has taken part in another run with these rows, this algorithm and this budget, and the "
+                "same noise must hide only one sum; run with another --replicate, which is a new charge"
             )
         return charged, PartyRounds(release, self._number, request.block)
 
@@ -354,7 +352,7 @@ class Party:
         message = request.message.encode()
         sessions = len(release_blocks(charged.release))
         if request.block >= sessions:
-            raise RefusedError(f"this release has {sessions} sessions, and is asked for number {request.block}")
+            raise RefusedError(f"this release has {sessions} sessions, and was asked for number {request.block}")
         if stage is Stage.ADVERTISE and RoundParameters.decode(message) != session_of(charged.session, request.block):
             raise RefusedError("the session's parameters are not those of this run")
         signed_for = session_name(charged.run.name, charged.session.key, request.block)
@@ -413,7 +411,7 @@ def _derived(
     for release in own_releases(own, shards):
         for party, rows in zip(release.parties, release.sizes, strict=True):
             if party in (descriptions[number].party, HELD_OUT) and sizes[party] != rows:
-                raise RefusedError("its rows are partitioned in another way than it described; begin the run again")
+                raise RefusedError("its rows are partitioned differently from its description; start the run again")
     return _Run(run, shared, own, shards)
 
 

@@ -148,7 +148,7 @@ def federated_plan(
     Raises
     ------
     RefusedError
-        For what is not carried out over parties of their own, naming it.
+        For what is not supported for separate parties, naming it.
     ParameterError, UnknownNameError
         For names and parameters that do not fit.
     """
@@ -168,9 +168,9 @@ def federated_plan(
         if held:
             held_out.append(ShardRef(dataset=rows, partition=partition, party=apart, rows=held))
     if len({shard.party for shard in (*training, *held_out)}) < len(training) + len(held_out):
-        raise RefusedError(f"a party is called as another's held-out rows are ({HELD_OUT!r} or 'NAME.{HELD_OUT}')")
+        raise RefusedError(f"a party has the name of another party's held-out rows ({HELD_OUT!r} or 'NAME.{HELD_OUT}')")
     if 0 < len(held_out) < len(training):
-        raise RefusedError("some parties have a test part of their own and others hold out nothing: --no-evaluation")
+        raise RefusedError("some parties have their own test rows and others hold out none: --no-evaluation")
     references = AllRows(
         training=training, held_out=held_out, relation=Neighbours(descriptions[0].relation), features=features
     )
@@ -188,7 +188,7 @@ def federated_plan(
 
 
 def require_carried(config: TrainingConfig) -> None:
-    """Refuse what is not carried out over parties of their own.
+    """Refuse what is not supported for separate parties.
 
     Raises
     ------
@@ -204,7 +204,7 @@ def require_carried(config: TrainingConfig) -> None:
     if config.features is not None and split_features(config.features)[0] in names("encoders"):
         given.append("an encoder's file")
     if given:
-        raise RefusedError(f"{', '.join(given)}: not carried out over parties of their own (docs/parties.md)")
+        raise RefusedError(f"{', '.join(given)}: not supported for separate parties (docs/parties.md)")
 
 
 def own_releases(plan: RunPlan, shards: Shards) -> tuple[PlannedRelease, ...]:
@@ -387,5 +387,5 @@ class Evidence(WireModel):
         descriptions = {one.party: self.roster.check(one, purpose, run) for one in signed}
         missing = [party for party in parties if party not in descriptions]
         if missing or len(descriptions) != len(signed):
-            raise RefusedError(f"a {purpose} is signed twice, or not at all: by {', '.join(missing or descriptions)}")
+            raise RefusedError(f"a {purpose} is signed twice or not at all by {', '.join(missing or descriptions)}")
         return descriptions

@@ -68,7 +68,7 @@ def certificate(layout: Layout) -> Path:
         with writing(path):
             write_once(path, *_made())
     if path.stat().st_mode & 0o077:
-        raise SecretError(f"{path} can be reached by others than its owner; run: chmod 600 {path}")
+        raise SecretError(f"{path} can be accessed by users other than its owner; run: chmod 600 {path}")
     return path
 
 
@@ -167,7 +167,7 @@ def require_scheduler(address: str | None) -> None:
         if not (place.scheme and place.hostname and place.port):
             raise ValueError("it is not SCHEME://HOST:PORT")
     except ValueError as error:
-        raise InputError(f"--dask {address!r}: {error}; say tls://HOST:8786, or --dask local") from None
+        raise InputError(f"--dask {address!r}: {error}; give tls://HOST:8786, or --dask local") from None
     if place.scheme != "tls":
         raise InputError(
             f"--dask {address!r}: Dask's plain protocol runs code of any client that can connect; start the "
@@ -181,8 +181,8 @@ def require_scheduler(address: str | None) -> None:
             kind = apart.submit(asyncio.run, _kind_of(place.hostname, place.port, secured)).result()
     except ssl.SSLError as error:
         raise InputError(
-            f"--dask {address!r}: who answers there and this root do not have the same certificate ({error.reason}); "
-            f"start the scheduler with: unitball dask scheduler --root {layout.root}; or say --dask local"
+            f"--dask {address!r}: the scheduler there and this root have different certificates ({error.reason}); "
+            f"start the scheduler with: unitball dask scheduler --root {layout.root}; or give --dask local"
         ) from None
     except TimeoutError:
         raise InputError(
@@ -191,11 +191,11 @@ def require_scheduler(address: str | None) -> None:
         ) from None
     except ConnectionRefusedError as error:
         raise NoSchedulerError(
-            f"--dask {address!r}: no Dask scheduler answers there ({first_line(error)}); or say --dask local"
+            f"--dask {address!r}: no Dask scheduler answers there ({first_line(error)}); or give --dask local"
         ) from None
     except (OSError, ValueError) as error:
         raise InputError(
-            f"--dask {address!r}: no Dask scheduler answers there ({first_line(error)}); or say --dask local"
+            f"--dask {address!r}: no Dask scheduler answers there ({first_line(error)}); or give --dask local"
         ) from None
     if kind != "Scheduler":
         raise InputError(f"--dask {address!r}: a {kind.lower()} answers there; give the address of its scheduler")
@@ -215,7 +215,7 @@ async def _kind_of(host: str, port: int, secured: Security) -> str:
         with contextlib.suppress(OSError):
             await writer.wait_closed()
         if not greeting:
-            raise ConnectionError("it has ended the connection")
+            raise ConnectionError("it closed the connection")
         async with rpc(f"tls://{host}:{port}", timeout=_ANSWER_SECONDS, connection_args=connection) as other:
             return str((await other.identity()).get("type", "server"))
 
@@ -275,7 +275,7 @@ def over_cluster(dask: str | None) -> Iterator[None]:
             raise
         where = "on this machine" if dask == "local" else f"at {dask}"
         raise ClusterError(
-            f"the Dask scheduler {where} went away, or the workers did, before the tasks had ended; {stands()}"
+            f"the Dask scheduler {where} or its workers stopped before the tasks had ended; {stands()}"
         ) from error
     finally:
         logger.setLevel(before)

@@ -581,9 +581,9 @@ def being_served(root: Path) -> Iterator[Callable[[], bool]]:
             except BlockingIOError:
                 # Whoever looks holds it, shared, for an instant.
                 if attempt == _ATTEMPTS - 1:
-                    where = ", ".join(sorted(recorded_servers(root).values())) or "by a process that is starting"
+                    where = ", ".join(sorted(recorded_servers(root).values())) or "by a starting process"
                     raise StorageError(
-                        f"{root} is being served already ({where}): stop that first, or name another --root"
+                        f"{root} is already being served ({where}): stop that first, or give another --root"
                     ) from None
                 time.sleep(_PAUSE)
         with lying_there(root) as there, restoring(SERVED_VARIABLE):

@@ -121,7 +121,7 @@ def _copy_idle(source: Path, copy: Path) -> None:
         ) from error
     except sqlite3.DatabaseError as error:
         raise SystemExit(
-            f"{source} is damaged ({error}); restore it from a backup, or move it away to start with an empty one"
+            f"{source} is damaged ({error}); restore it from a back-up, or move it away to start with an empty one"
         ) from error
 
 

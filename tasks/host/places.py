@@ -61,8 +61,8 @@ def settle(address: str, artifacts: Path, *, shown: str) -> bool:
             return before not in (None, here)
     except DBAPIError as error:
         raise StorageError(
-            f"{shown} cannot be read or written: {first_line(error.orig)}; make it writable, or put it back from a "
-            "back-up. Nothing was changed in it"
+            f"{shown} cannot be read or written: {first_line(error.orig)}; make it writable, or restore it from a "
+            "back-up. Nothing in it was changed"
         ) from error
     finally:
         engine.dispose()

@@ -75,7 +75,7 @@ def merged(model: type[BaseModel], asked: Mapping[str, object], more: Mapping[st
     wrong, known = [], _names(model, asked)
     for name, value in more.items():
         if name in asked:
-            wrong.append(f"more: {name} (got {value!r}) is a field of its own: fill it in there, and leave it out here")
+            wrong.append(f"more: {name} (got {value!r}) is a field of its own: fill it in there, and omit it here")
         elif name not in known:
             near = difflib.get_close_matches(name, known, n=3, cutoff=0.4) or known
             wrong.append(f"more: no option is called {name!r} (got {value!r}); nearest: {', '.join(near)}")

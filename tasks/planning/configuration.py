@@ -129,7 +129,7 @@ def split_features(text: str) -> tuple[str, str | None]:
     public = [one for one in names("projections") if not lookup("projections", one).reads_rows]
     _require_known(name, sorted([*encoders, *public]), "public map")
     if name in encoders and not file:
-        raise ParameterError(f"{name} is an encoder of your own: say which file, for example {name}:encoder.{name}")
+        raise ParameterError(f"{name} is your own encoder: give its file, for example {name}:encoder.{name}")
     if name not in encoders and colon:
         raise ParameterError(f"{name} takes no file; leave {colon}{file} out")
     return name, file or None
@@ -593,7 +593,7 @@ def _faults_of_parties(config: PartitionSettings) -> Iterator[str]:
             f"out, or say {len(config.sizes)}"
         )
     if config.partition not in (None, "sized"):
-        yield f"`partition` {config.partition} takes no `sizes`: leave one of them out"
+        yield f"`partition` {config.partition} takes no `sizes`: omit one of them"
     if config.rows_per_party is not None:
         yield "give `sizes` or `rows_per_party`, not both"
 
@@ -604,7 +604,7 @@ def _faults_of_evaluation(config: EvaluationSettings) -> Iterator[str]:
     if config.by is not None and config.roc:
         yield (
             f"`by` {config.by} and `roc` are two releases of the same held-out rows, each of which would have half "
-            "of the budget: leave one of them out; a run that repeats this one with the other does not train "
+            "of the budget: omit one of them; a run that repeats this one with the other does not train "
             "again, and is charged for its measurement alone"
         )
     if config.aim is not None and not config.roc:
@@ -614,14 +614,14 @@ def _faults_of_evaluation(config: EvaluationSettings) -> Iterator[str]:
 def _faults_of_system(config: AlgorithmSettings) -> Iterator[str]:
     named = {name.rpartition(".")[2] for name in config.parameters}
     if config.dimension is not None and "components" in named:
-        yield "`dimension` is the number of components, which is among the `parameters` too: leave one of them out"
+        yield "`dimension` is the number of components, which is among the `parameters` too: omit one of them"
     for field, given in (("class_weight", bool(config.class_weight)), ("mirror", config.mirror is not None)):
         if given and field in named:
-            yield f"`{field}` is among the `parameters` too: leave it out of these"
+            yield f"`{field}` is among the `parameters` too: omit it of these"
     if config.basis is not None:
         beside = ("projection", "features", "public_dataset", "counts_of")
         if others := [name for name in beside if getattr(config, name) is not None]:
-            yield f"`basis` {config.basis} is the map of rows, and `{others[0]}` names another: leave one of them out"
+            yield f"`basis` {config.basis} is the map of rows, and `{others[0]}` names another: omit one of them"
         if config.normalisation not in (None, "none"):
             yield f"`basis` {config.basis} is of rows as they are registered: leave `normalisation` out"
     if config.algorithm is None and config.trainer is None:
@@ -641,15 +641,15 @@ def _faults_of_deadline(config: DeadlineSettings) -> Iterator[str]:
 
 def _faults_of_horizon(config: TrainingConfig) -> Iterator[str]:
     if config.horizon is not None and config.basis is not None:
-        yield "`basis` is not for a `horizon`: leave it out"
+        yield "`basis` is not for a `horizon`: omit it"
     if config.horizon is None:
         if (config.participations, config.separation, config.expected_rows, config.bands) != (1, 1, None, None):
             yield "`participations`, `separation`, `expected_rows` and `bands` are of a `horizon`: give one"
         return
     if config.tune:
-        yield "`tune` is not for a `horizon`, whose sums are released every night: leave it out"
+        yield "`tune` is not for a `horizon`, whose sums are released every night: omit it"
     if config.roc or config.by is not None or config.deadline is not None:
-        yield "`roc`, `by` and `deadline` are not for a `horizon`, of which no rows are held out: leave them out"
+        yield "`roc`, `by` and `deadline` are not for a `horizon`, of which no rows are held out: omit them"
     if config.test_fraction:
         yield (
             "`test_fraction` is not for a `horizon`: its rows all train, each in one night. Leave it out; a public "

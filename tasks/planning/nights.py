@@ -562,7 +562,8 @@ def _resolve(
     resolution = resolve(config, dataset, worth, neighbours, nightly=rank_noise(counted))
     if resolution.arrangement.trainer_scope is Scope.PARTY:
         raise ParameterError(
-            f"{resolution.name} releases each party's own model, and a horizon releases one sum of all; choose --trust "
+            f"{resolution.name} releases each party's own model, and a horizon releases one sum over all parties; "
+            "choose --trust "
             "secagg or --trust central"
         )
     if config.algorithm == "unitball":
@@ -612,7 +613,7 @@ def _public_map(draft: Draft, dimension: int, upstream: Sequence[str]) -> Planne
         return None
     if lookup(spec.kind, spec.name).reads_rows:
         raise ParameterError(
-            f"{spec.name} learns directions from rows that have not come yet; choose a map that looks at none "
+            f"{spec.name} learns directions from rows that have not arrived yet; choose a map that reads none "
             "(--projection public-whitening, --features …), or none"
         )
     dataset = draft.shards[0].dataset
@@ -675,7 +676,8 @@ def require_code(release: PlannedNight, normalisation: str) -> None:
     if (now := made_of(release.algorithm, release.trust, normalisation)) != stream.made_of:
         raise RefusedError(
             f"the horizon of {release.label} began with version {stream.made_of} of the code of its noise and sums, "
-            f"and this is version {now}: under one key a night means one thing. Go on with the Unitball that it began "
+            f"and this is version {now}: one key must mean one night. Continue with the version of Unitball that it "
+            "began "
             f"with. Or: {restarting(release)}"
         )
 
@@ -690,8 +692,9 @@ def require_maps(release: PlannedNight, dataset: DatasetRef, features: Sequence[
     if (now := _maps_of(dataset, features)) != release.stream.rows:
         raise RefusedError(
             f"rows of {release.label} would be seen through other features ({now[:12]}) than those of the horizon's "
-            "first night: a map or a library that it is made with has changed since. Go on with the versions that it "
-            f"began with. Or: {restarting(release)}"
+            "first night: a map or a library that computes it has changed since. Continue with the versions that it "
+            "began "
+            f"with. Or: {restarting(release)}"
         )
 
 

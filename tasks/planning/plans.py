@@ -338,8 +338,9 @@ def draft_run(
     """
     if config.horizon is not None:
         raise ParameterError(
-            "a horizon is released night by night by `unitball train` and `unitball schedule`, and by nothing else: "
-            "leave --horizon out here"
+            "a horizon is released night by night by `unitball train` and `unitball schedule`, and by no other "
+            "command: "
+            "omit --horizon here"
         )
     neighbours = config.neighbours or relation
     resolved = _resolved(config, shards, neighbours, counted)
@@ -696,13 +697,11 @@ class Draft:
             return ()
         if dataset.label_range is not None:
             raise ParameterError(
-                f"by is {config.by}; what is counted by group are right and wrong classes, and these labels are "
-                "numbers: leave it out, or register the rows with brackets of the label as classes"
+                f"by is {config.by}; groups are evaluated by counts of right and wrong classes, and these labels are "
+                "numbers: omit it, or register the rows with brackets of the label as classes"
             )
         if self.groups is None:
-            raise ParameterError(
-                f"by is {config.by}; rows have groups by a declared column of a registered table alone"
-            )
+            raise ParameterError(f"by is {config.by}; groups need a declared column of a registered table")
         if dataset.private and not self.held_out:
             raise ParameterError(
                 f"by is {config.by}; groups are measured on private held-out rows, and this run holds none out: leave "
@@ -723,7 +722,7 @@ class Draft:
         private = self.config.evaluation and self.shards[0].dataset.private and self.config.epsilon is not None
         fault = None
         if not (private and self.held_out):
-            fault = "a threshold is chosen by a release of private held-out rows; leave it out"
+            fault = "a threshold is chosen by a release of private held-out rows; omit it"
         elif self._classes != 2:
             fault = f"a threshold needs two classes; this data set has {self._classes}"
         elif models != 1:

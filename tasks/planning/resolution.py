@@ -119,7 +119,7 @@ def resolve(
     parts = with_given({part: spec for part, spec in offered.items() if spec is not None}, config, dataset)
     reasons = choice.reasons if choice is not None else ()
     if parameters_of(config, "tuned") and not config.tune:
-        raise ParameterError("parameters of tuned are given and nothing is tuned: say what with --tune NAME=A,B,C")
+        raise ParameterError("parameters of tuned are given and nothing is tuned: add --tune NAME=A,B,C")
     if config.tune:
         parts["trainer"], reason = _tuned(config, config, parts, trust)
         # What a paper says of its system is not said of the best of several.
@@ -157,7 +157,7 @@ def with_given(
     if "mirror" in own and not any("mirror" in _fields(spec) for spec in parts.values()):
         raise ParameterError(
             "mirror is declared, and no part of this run averages over mirror images: that is for rows that are images "
-            "(ingest --image-shape), under unitball or a map such as --features scattering; leave it out"
+            "(ingest --image-shape), under unitball or a map such as --features scattering; omit it"
         )
     given = _with_parameters(parts, own)
     if "projection" in given:
@@ -190,7 +190,8 @@ def _tuned(
     if trust != Trust.CENTRAL:
         each = gaussian_epsilon(alone / math.sqrt(count), budget.stated_delta) if alone else budget.epsilon / count
         raise ParameterError(
-            f"under trust {trust} the losers are seen too, so each of the {count} candidates is a release of its own "
+            f"under trust {trust} all candidates are visible, so each of the {count} candidates is a release of its "
+            "own "
             f"and is charged: `unitball sweep` trains them, and within epsilon {budget.epsilon:g} in all each may have "
             f"about {each:.2g}; or choose --trust central, where the best is chosen by private selection and one "
             f"budget pays for all"
@@ -199,14 +200,14 @@ def _tuned(
     noisy = [spec.name for spec in others if lookup(spec.kind, spec.name).budgets]
     if noisy:
         raise ParameterError(
-            f"{noisy[0]} draws noise as well, and what is tuned is one release: choose a trainer without "
+            f"{noisy[0]} draws noise as well, and tuning covers one release: choose a trainer without "
             "it, for example --trainer noisy-gd"
         )
     _with_parameters({"trainer": trainer}, grid)
     weighed = {"class_weight"} if config.class_weight else set()
     given = weighed | {name.rpartition(".")[2] for name in config.parameters}
     if twice := sorted(given & set(grid)):
-        raise ParameterError(f"{twice[0]} is both given and tuned; leave one out")
+        raise ParameterError(f"{twice[0]} is both given and tuned; omit one")
     fixed = {name: value for name, value in trainer.parameters.items() if name not in grid}
     parameters = parameters_of(config, "tuned")
     if set(parameters) - {"enters", "held_out"}:
@@ -276,8 +277,8 @@ def _with_class_weight(
 ) -> AlgorithmSpec:
     if "class_weight" not in _fields(trainer):
         raise ParameterError(
-            f"{trainer.name} has no weights of classes: leave class_weight out (class means take all classes alike "
-            "anyway), or choose a trainer by gradients, for example --algorithm noisy-gd; of a horizon, --trainer ftrl"
+            f"{trainer.name} has no class weights: omit class_weight (class means treat all classes "
+            "equally), or choose a trainer by gradients, for example --algorithm noisy-gd; of a horizon, --trainer ftrl"
         )
     if isinstance(weights, str):
         return trainer.with_parameters(class_weight=weights)
@@ -325,7 +326,7 @@ def _with_parameters(parts: Mapping[str, AlgorithmSpec], parameters: Mapping[str
             )
         if len(owners) > 1:
             options = ", ".join(f"{owner}.{field}" for owner in owners)
-            raise ParameterError(f"parameter {name!r} is ambiguous: say one of {options}")
+            raise ParameterError(f"parameter {name!r} is ambiguous: give one of {options}")
         result[owners[0]] = result[owners[0]].with_parameters(**{field: value})
     return result
 
@@ -402,7 +403,7 @@ def admitted_normalisation(name: str, dataset: str, *, private: bool) -> type[No
     cls: type[Normalisation] = lookup("normalisations", name)
     if private and not cls.row_local:
         local = ", ".join(one for one in names("normalisations") if lookup("normalisations", one).row_local)
-        raise RefusedError(f"{name} looks at the rows and {dataset} is private; choose --normalisation {local}")
+        raise RefusedError(f"{name} reads the rows and {dataset} is private; choose --normalisation {local}")
     return cls
 
 
@@ -462,7 +463,7 @@ def resolve_trust(config: SystemSettings, name: str) -> AlgorithmSpec:
             raise ParameterError(
                 f"{field} is for "
                 + ("secure aggregation" if field in secure else "another trust model")
-                + f" and this run is under {name}; choose --trust secagg, or leave it out"
+                + f" and this run is under {name}; choose --trust secagg, or omit it"
             )
     return AlgorithmSpec("trusts", name, parameters)
 

@@ -70,7 +70,7 @@ def drawn_behind(datasets: Iterable[DatasetRef]) -> Drawn:
             if source is None:
                 raise RefusedError(
                     f"{one.name} is drawn from counts of version {planned.dataset}, which is not registered here, and "
-                    "the unit that they protect is unknown; use it in the root where it was drawn"
+                    "the unit that they protect is unknown; use the set in the root where it was drawn"
                 )
             sources[source.version] = source
     return Drawn(tuple(used), tuple(releases.values()), tuple(sources.values()))
@@ -94,7 +94,8 @@ def require_same_population(drawn: DatasetRef, registered: DatasetRef) -> None:
             if theirs != own:
                 raise RefusedError(
                     f"{drawn.name} is drawn from releases of {source.name}, whose {what} is {theirs}, and that of "
-                    f"{registered.name} is {own}: what a run makes of both has no epsilon of either. Take rows drawn "
+                    f"{registered.name} is {own}: the result of a run on both would have no valid epsilon. Take rows "
+                    "drawn "
                     f"from {registered.name}, or public rows",
                     value=theirs,
                     bound=own,
@@ -112,7 +113,7 @@ def _releases_of(dataset: DatasetRef) -> list[PlannedRelease]:
         seen.add(key)
         if not store.exists(key):
             raise RefusedError(
-                f"{dataset.name} rests on release {key[:12]}, which is not stored here; put it back from a back-up, or "
+                f"{dataset.name} rests on release {key[:12]}, which is not stored here; restore it from a back-up, or "
                 "use the set in the root where it was drawn"
             )
         manifest = store.manifest(key)
@@ -123,7 +124,7 @@ def _releases_of(dataset: DatasetRef) -> list[PlannedRelease]:
         known = {name: manifest[name] for name in PlannedNight.model_fields if name in manifest}
         planned = release_of({**known, "seed": manifest["public_seed"], "account": "", "delta": 0.0})
         if planned.key != key:
-            raise RefusedError(f"the manifest of release {key[:12]} describes another one; put it back from a back-up")
+            raise RefusedError(f"the manifest of release {key[:12]} describes another one; restore it from a back-up")
         waiting += planned.upstream
         if planned.reads_rows:
             found.append(planned)

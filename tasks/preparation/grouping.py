@@ -57,23 +57,24 @@ def plan_groups(dataset: DatasetRef, config: TrainingConfig, normalisation: str)
     table = declared_table(current_layout(), dataset)
     if table is None or "schema" not in table:
         raise ParameterError(
-            f"{by}; {dataset.name} was registered without a schema, so that no column has a name: leave --by out, or "
+            f"{by}; {dataset.name} was registered without a schema, so columns have no names: omit --by, or "
             "register a table with a schema"
         )
     if config.features is not None or config.public_dataset is not None:
         raise ParameterError(
-            f"{by}; rows are seen through features or a public set here, and no longer have columns: leave either out"
+            f"{by}; this run maps rows by features or a public set, after which they have no columns: omit either"
         )
     schema = parse_schema(table["schema"], f"the schema of {dataset.name}")
     column = _declared(schema, column_name(config.by), by)
     first = sum(len(_places(one)) for one in schema.inputs[: schema.inputs.index(column)])
     if not schema.places:
-        raise ParameterError(f"{by}; columns without a declared range are not told from each other: declare ranges")
+        raise ParameterError(f"{by}; columns without declared ranges cannot be told apart: declare ranges")
     place, clips = schema.places[first], OnViolation(table["on_violation"]).clips
     scales = lookup("normalisations", normalisation)
     if not scales.scales_rows:
         raise ParameterError(
-            f"{by}; rows are normalised by {normalisation} here, after which a column's values are not told: choose "
+            f"{by}; rows are normalised by {normalisation} here, after which a column's values cannot be read off: "
+            "choose "
             "--normalisation none, clip or unit-norm"
         )
     if place.values is not None:
@@ -109,11 +110,15 @@ def _declared(schema: Schema, name: str, by: str) -> Column:
         near = difflib.get_close_matches(name, inputs, n=4, cutoff=0.3) or inputs[:4]
         raise ParameterError(f"{by}; the table has no such column; nearest: {', '.join(near)}")
     if isinstance(column, Label):
-        raise ParameterError(f"{by}, which is the label: the confusion matrix of any run has its classes; leave it out")
+        raise ParameterError(
+            f"{by}, which is the label, and the confusion matrix of every run already has its classes; omit it"
+        )
     if isinstance(column, Person):
         raise ParameterError(f"{by} names people and cannot define groups: name another column")
     if column not in schema.inputs:
-        raise ParameterError(f"{by}, which the schema ignores, so that no row holds it: declare its type, then ingest")
+        raise ParameterError(
+            f"{by}, which the schema ignores, so no stored row holds it: declare its type, then ingest"
+        )
     if isinstance(column, Category) and column.hashed:
         raise ParameterError(f"{by} has hashed values, which cannot define groups: declare its values")
     return column
@@ -144,8 +149,9 @@ def _brackets(schema: Schema, column: Column, by: str) -> tuple[list[float], lis
         return ([0.25, 0.75], ["false", "missing", "true"]) if middle else ([0.5], ["false", "true"])
     if middle:
         raise ParameterError(
-            f"{by}; a missing cell of it counts as the middle of its range (missing: constant), so that it is not told "
-            "from others: declare missing: indicator for it, and ingest again"
+            f"{by}; a missing cell of it counts as the middle of its range (missing: constant), so it cannot be told "
+            "from "
+            "other cells: declare missing: indicator for it, and ingest again"
         )
     if isinstance(column, Ordered):
         return _in_order(column.values)
@@ -190,7 +196,8 @@ def _unlike(name: str, names: Sequence[str]) -> str:
 def _spec(column: str, names: Sequence[str], by: str, **parameters: object) -> AlgorithmSpec:
     if len(names) > MOST_GROUPS:
         raise InputError(
-            f"{by}, which has {len(names)} groups; at most {MOST_GROUPS} are measured: name another column, or let the "
-            "schema give its values fewer names"
+            f"{by}, which has {len(names)} groups; at most {MOST_GROUPS} are measured: name another column, or give "
+            "its "
+            "values fewer names in the schema"
         )
     return AlgorithmSpec("projections", "column-groups", {"column": column, "names": list(names), **parameters})

@@ -308,7 +308,7 @@ def _uses_own_files(config: PartitionSettings, files: Sequence[object]) -> bool:
     """
     if config.partition not in (None, "even", OWN_FILES) or config.sizes or config.rows_per_party:
         raise ParameterError(
-            f"the rows of a night go to the parties in turn, or by the parties' own files; leave "
+            f"rows of a night go to parties in turn or by the parties' files; leave "
             f"--partition {config.partition or ''}, "
             "--sizes and --rows-per-party out"
         )

@@ -97,7 +97,7 @@ def described_columns(
         raise InputError(
             f"account {registered.account} holds no histograms of these columns of version {version} that are proved "
             f"under {relation} and trust {trust}: release them (unitball describe {registered.name} --version "
-            f"{version} --epsilon …, which is under the account's own relation), or leave --counts-of out"
+            f"{version} --epsilon …, which uses the account's relation), or omit --counts-of"
         )
     return found
 
@@ -111,8 +111,9 @@ def require_no_counts(config: TrainingConfig) -> None:
     """
     if config.counts_of is not None:
         raise ParameterError(
-            f"counts_of names version {config.counts_of}, and no map of columns is made here: that is for tables with "
-            "declared columns under algorithm unitball; leave it out"
+            f"counts_of names version {config.counts_of}, and this run makes no map of columns: only tables with "
+            "declared columns "
+            "under algorithm unitball have one; omit it"
         )
 
 

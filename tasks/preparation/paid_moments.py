@@ -55,7 +55,7 @@ def paid_moments(config: TrainingConfig, registered: DatasetRef) -> PlannedRelea
     if not covers(trust, planned.setting.trust):
         raise InputError(
             f"basis {wanted} was released under trust {planned.setting.trust}, and the run is under trust "
-            f"{trust}, which trusts fewer parties; choose --trust {planned.setting.trust}"
+            f"{trust}, which is stricter; choose --trust {planned.setting.trust}"
         )
     return planned
 
@@ -74,7 +74,7 @@ def with_dimension(config: TrainingConfig, registered: DatasetRef) -> TrainingCo
     values = open_releases().read(planned.key)[1]["values"]
     moments = cast(SecondMoments, planned.build()).decoded(values, planned.setting)
     if not (above := principal_components(moments).above):
-        raise InputError(f"basis {config.basis} has no component above the noise; say how many to take: --dimension")
+        raise InputError(f"basis {config.basis} has no component above the noise; give the number to use: --dimension")
     return config.model_copy(update={"dimension": above})
 
 

@@ -227,13 +227,14 @@ def _spec(
     cls = lookup("partitions", name)
     if cls.content_dependent and dataset.private:
         raise RefusedError(
-            f"the partition {name!r} depends on what rows contain and {dataset.name} is private; "
+            f"the partition {name!r} depends on the contents of rows and {dataset.name} is private; "
             f"use even, sized or the parties' own files"
         )
     if cls.content_dependent and dataset.person:
         raise RefusedError(
-            f"the partition {name!r} goes by the label of each row, and the rows of {dataset.name} are people's, who "
-            f"are kept together with all theirs; use even, sized or the parties' own files"
+            f"the partition {name!r} divides rows by label, and the rows of {dataset.name} belong to people, whose "
+            "rows stay "
+            f"together; use even, sized or the parties' own files"
         )
     offered: dict[str, object] = {
         "parties": config.parties,
@@ -246,7 +247,7 @@ def _spec(
         known = ", ".join(sorted(fields))
         raise ParameterError(f"the partition {name!r} has no parameter {unknown[0]!r}; it has: {known}")
     if config.rows_per_party is not None and "rows_per_party" not in fields:
-        raise InputError(f"the partition {name!r} takes no --rows-per-party; leave one of them out")
+        raise InputError(f"the partition {name!r} takes no --rows-per-party; omit one of them")
     parameters = {field: value for field, value in offered.items() if field in fields and value is not None} | dict(
         given
     )
@@ -274,7 +275,7 @@ def require_own_number(name: str, config: PartitionSettings, files: Sequence[obj
     # Forms fill in the default, so that it cannot be told from not asking.
     if files and config.parties not in (len(files), PartitionSettings.model_fields["parties"].default):
         raise InputError(
-            f"{name} has {len(files)} parties of its own, {config.parties} are asked for; leave --parties "
+            f"{name} has {len(files)} parties of its own and {config.parties} were requested; leave --parties "
             "out, or divide its rows among simulated parties with --partition even"
         )
 

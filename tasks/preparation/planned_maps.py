@@ -51,11 +51,11 @@ def plan_features(dataset: DatasetRef, config: AlgorithmSettings) -> tuple[Featu
             else _from_file(dataset, name, file, parameters),
         )
     elif parameters_of(config, "features"):
-        raise ParameterError("parameters of features are given and no features: choose --features, or leave them out")
+        raise ParameterError("parameters of features are given without features: add --features, or omit them")
     if config.public_dataset is not None:
         steps += (_from_public_rows(dataset, config, steps),)
     elif parameters_of(config, "public"):
-        raise ParameterError("parameters of public rows are given and no rows: choose --public-dataset")
+        raise ParameterError("parameters of public rows are given without public rows: add --public-dataset")
     return steps
 
 
@@ -97,7 +97,7 @@ def _from_public_rows(dataset: DatasetRef, config: AlgorithmSettings, before: Se
     registered = find_dataset(dataset.name)
     if public.private:
         raise RefusedError(
-            f"{public.name} is private: what is learnt from its rows would have to be charged; name a public set"
+            f"{public.name} is private: anything learnt from its rows would have to be charged; name a public set"
         )
     if public.version == registered.version or public.account == registered.account:
         raise RefusedError(
@@ -116,7 +116,7 @@ def _from_public_rows(dataset: DatasetRef, config: AlgorithmSettings, before: Se
     if learner.head > 0 and public.classes != registered.classes:
         raise InputError(
             f"public.head asks for a head trained on {public.name}, whose classes are not those of {registered.name}; "
-            "leave it out"
+            "omit it"
         )
     dimension = before[-1].dimension if before else dataset.dimension
     key = identity(

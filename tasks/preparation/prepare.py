@@ -174,7 +174,8 @@ def whole(prepared: Prepared) -> PreparedRun:
     """
     if isinstance(prepared, AwaitingPartition):
         raise InputError(
-            f"partition {prepared.config.partition} depends on what rows contain: the plan is known only at the run"
+            f"partition {prepared.config.partition} depends on the contents of rows: the plan is known only when it "
+            "runs"
         )
     return prepared
 
@@ -443,7 +444,7 @@ def _require_not_drawn(config: TrainingConfig, registered: DatasetRef) -> None:
     if drawn := [one.name for one in used if one.synthesis]:
         raise InputError(
             f"{drawn[0]} is drawn from releases, and a horizon's epsilon, which is charged and stated once for all "
-            "nights, does not compose them: leave --horizon out, or take other rows"
+            "nights, does not compose them: omit --horizon, or take other rows"
         )
 
 

@@ -216,7 +216,7 @@ def _in_file(feature: FeatureStep, path: Path) -> RowFeatures:
     """Return the map that an encoder's file holds, if the file is still the one that was planned with."""
     encoder = read_encoder(feature.algorithm, path, feature.takes)
     if encoder.key != feature.key:
-        raise InputError(f"{path} is no longer the file that the run was planned with: start the run again")
+        raise InputError(f"{path} has changed since the run was planned: start the run again")
     return encoder.finished()
 
 

@@ -149,7 +149,7 @@ def _require_same(release: PlannedNight, night: int, noted: Arrived, named: Arri
         asked = str(named) if str(named) != str(noted) else f"{named} at other positions"
         raise RefusedError(
             f"party {noted.shard.party} holds other rows as night {night} of this horizon than the plan names: noted "
-            f"are {noted}; asked for are {asked}. The ledger or the party's folder was put back as it was before. "
+            f"are {noted}; asked for are {asked}. The ledger or the party's folder was restored from a back-up. "
             f"{restarting(release)}"
         )
 
@@ -182,7 +182,7 @@ def unpack_sum(release: PlannedNight, night: int, noted: Arrived, kept: bytes) -
     if kept[: len(digest)] != digest:
         raise RefusedError(
             f"party {noted.shard.party} holds a sum of night {night} that was formed of other rows than its note names "
-            f"({noted}): its private folder was put together of several. Restore it from one back-up. Or: "
+            f"({noted}): its private folder is a mixture of several back-ups. Restore it from one of them. Or: "
             f"{restarting(release)}"
         )
     return kept[len(digest) :]
@@ -206,8 +206,9 @@ def require_current(release: PlannedNight, dataset: DatasetRef) -> None:
     stream = release.stream
     if dataset.private and stream.epoch != open_catalog().epoch():
         raise RefusedError(
-            "an older ledger was put back since this horizon began, and what was released of it meanwhile is in no "
-            f"books: none of its nights is drawn any more. {restarting(release)}"
+            "an older ledger was restored after this horizon began, and releases made in between are not on record: "
+            "no further "
+            f"night of it is drawn. {restarting(release)}"
         )
 
 
@@ -271,6 +272,7 @@ def require_same_versions(release: PlannedNight) -> None:
     night = next(one for one, pair in enumerate(zip(held.versions, named.versions, strict=True), 1) if len({*pair}) > 1)
     raise RefusedError(
         f"night {night} is stored as a sum of rows of version {held.versions[night - 1][:12]}, and the rows of that "
-        f"night are now those of version {named.versions[night - 1][:12]}: they came in another order, or again, after "
-        f"an older ledger was put in place. {restarting(release)}"
+        f"night are now those of version {named.versions[night - 1][:12]}: they arrived in another order, or again, "
+        "after "
+        f"an older ledger was restored. {restarting(release)}"
     )

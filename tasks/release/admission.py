@@ -405,7 +405,7 @@ def _require_private(
         if release.delta * most >= 1:
             cap = ledger.account(dataset.account).cap
             raise RefusedError(
-                f"delta {release.delta:g} is 1/n or more for a release of n = {most} rows: which protects no "
+                f"delta {release.delta:g} is 1/n or more for a release of n = {most} rows: and protects no "
                 f"row; choose --delta {tenth(1 / most if cap is None else min(cap.delta, 1 / most)):g}",
                 value=release.delta,
                 bound=1 / most,
@@ -428,7 +428,7 @@ def _require_private(
         if guarantee.numerics is Numerics.IDEALISED and not ledger.account(dataset.account).idealised_allowed:
             raise RefusedError(
                 f"{release.name} is proved in real arithmetic only (idealised) and the account {dataset.account} does "
-                f"not admit that; unitball ingest … --allow-idealised, or an exact algorithm such as noisy-gd"
+                f"not allow that; unitball ingest … --allow-idealised, or an exact algorithm such as noisy-gd"
             )
 
 
@@ -471,8 +471,9 @@ def _require_agreed(ledger: Ledger, request: PlanRequest) -> None:
     if others:
         names = ", ".join(sorted({asked[key] for key in others}))
         raise PriceError(
-            f"nothing was charged; what is planned now ({names}) is not what the price was shown for: the data set, or "
-            "what was released of it, has changed meanwhile. Ask again for the price"
+            f"nothing was charged; the plan now ({names}) differs from the one whose price was shown, because the "
+            "data set or "
+            "its releases have changed. Request the price again"
         )
 
 

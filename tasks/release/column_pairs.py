@@ -263,7 +263,7 @@ def _require_readable(dataset: DatasetRef, planned: PlannedRelease) -> None:
         if (cells := math.prod(shape)) > MOST_CELLS:
             raise InputError(
                 f"the table of {' and '.join(names[place] for place in places)} has {cells} cells "
-                f"({' × '.join(map(str, shape))}); at most {MOST_CELLS} are counted: leave the pair out, or declare "
+                f"({' × '.join(map(str, shape))}); at most {MOST_CELLS} are counted: omit the pair, or declare "
                 "fewer values"
             )
 

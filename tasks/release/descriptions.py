@@ -280,7 +280,8 @@ def _other(plan: SinglePlan, version: str) -> tuple[DatasetRef, ColumnCounts]:
         raise InputError(f"the label of version {version} has other classes or another range; nothing can be compared")
     if (name := same_columns(scales_of(plan.dataset), scales_of(other))) is not None:
         raise InputError(
-            f"column {name} is declared otherwise in version {version}: bins of other ranges or values are not the same"
+            f"column {name} is declared differently in version {version}: bins of different ranges or values cannot "
+            "be compared"
         )
     # A run may have counted the rows that it trained on, and these alone.
     released = [one for one in paid_counts(other.account, other.version) if one.setting.rows == other.rows]

@@ -108,7 +108,7 @@ class OpenRelease:
     def _require_unmade(self) -> None:
         # What is stored was not admitted again: there is nothing to make, so nothing is handed out.
         if self.stored is not None:
-            raise RefusedError(f"{self.planned.label} is stored already; a release is made and stored once")
+            raise RefusedError(f"{self.planned.label} is already stored; a release is made and stored once")
 
     def _require_whole(self) -> None:
         if not self._whole:

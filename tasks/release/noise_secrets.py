@@ -49,8 +49,8 @@ def _charged_secret(layout: Layout, contributor: str, identifier: str, release: 
     """Return the secret that a release was charged under, as long as it is there."""
     whose = "the curator's secret" if contributor == EVERYONE else f"the secret of party {contributor}"
     way_out = (
-        f"Its noise is never drawn from another: restore {layout.party_secret(contributor)} "
-        f"(or {environment_name(contributor)}), or ask for a fresh release and a fresh charge with another --replicate"
+        f"Its noise is never drawn with another secret: restore {layout.party_secret(contributor)} "
+        f"(or {environment_name(contributor)}), or request a new release, with a new charge, by another --replicate"
     )
     try:
         secret = require_secret(layout, contributor)
@@ -59,7 +59,10 @@ def _charged_secret(layout: Layout, contributor: str, identifier: str, release: 
             f"{release.label} was charged under {whose}, which cannot be read: {error}. {way_out}"
         ) from error
     if key_identifier(secret) != identifier:
-        raise SecretError(f"{release.label} was charged under {whose} as it was then, and now it is another. {way_out}")
+        raise SecretError(
+            f"{release.label} was charged under {whose} as it was then, and that secret has been replaced since. "
+            f"{way_out}"
+        )
     return secret
 
 

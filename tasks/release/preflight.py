@@ -93,7 +93,7 @@ def largest_epsilon(config: TrainingConfig) -> OneMore:
     """
     cap = open_catalog().account_of(config.dataset).cap
     if cap is None:
-        raise InputError(f"{config.dataset} is public: its runs have no cap, and any epsilon fits")
+        raise InputError(f"{config.dataset} is public: its runs have no cap, so any epsilon fits")
     most = most_that_fits(cap.epsilon)
     tried = prepare(config.model_copy(update={"epsilon": config.epsilon or most, "replicate": _ANOTHER})).config
     delta = tried.stated_delta

@@ -98,7 +98,7 @@ def private_contents(request: IngestRequest, epsilon: float, delta: float | None
         If the rows cannot be read, or the draft has no column that could be drawn.
     """
     if request.schema_path is None:
-        raise InputError("ranges and values are drawn for the columns of a draft; name it")
+        raise InputError("ranges and values are released for the columns of a draft; name the draft")
     drafted = drafted_columns(request.schema_path)
     numbers, texts = drafted["numeric"], drafted["category"]
     if texts and any(one.get("type") == "person" for one in read_declaration(request.schema_path)["columns"]):
@@ -108,7 +108,7 @@ def private_contents(request: IngestRequest, epsilon: float, delta: float | None
     cap = open_catalog().account_of(dataset.name).cap
     of_cap = 1.0 if cap is None else cap.delta
     if texts and not (delta or of_cap):
-        raise InputError(f"values of categories are drawn with a delta only, and the cap of {dataset.account} has none")
+        raise InputError(f"releasing values of categories needs a delta, and the cap of {dataset.account} has none")
     delta = delta or (of_cap / _OF_CAP if texts else gaussian_delta(of_cap)) or _UNSPENT
     shard = _shard(dataset, delta)
     name, loss = _of_ranges(share, delta, len(numbers), relation_of(dataset.name), gaussian=of_cap > 0)

@@ -50,7 +50,7 @@ class _StoredState:
     def recall(self, stage: Stage) -> PartyState | None:
         """Return the latest state up to a stage of this step."""
         if stage is Stage.MASK and self._step and self._notes.get(_noted(stage, self._block, self._step - 1)) is None:
-            raise ViolationError(None, f"asked for step {self._step} a party that has left out the one before")
+            raise ViolationError(None, f"asked a party for step {self._step} although it missed the step before")
         agreed = [_noted(one, self._block, 0) for one in AGREEMENT]
         names = agreed + [_noted(one, self._block, step) for step in range(self._step + 1) for one in SUM]
         until = reversed(names[: names.index(_noted(stage, self._block, self._step)) + 1])
@@ -141,7 +141,7 @@ class PartyRounds:
                 f"{', '.join(map(str, dict.fromkeys(lengths)))} whole numbers of 64 bits"
             )
         if self._notes.put(stepwise.step_name(step), sent) != sent:
-            raise RefusedError(f"it received another sum of step {step} before; one step has one sum")
+            raise RefusedError(f"it received another sum of step {step} before; a step has one sum")
 
     def sums(self, steps: int) -> list[Ints]:
         """Return the sums of the first steps, as it was told them."""
@@ -324,7 +324,7 @@ class Rounds:
         """Declare and charge, and ask the first stage."""
         planned = self._planned
         if tuple(shard.party for shard in shards) != planned.parties:
-            raise RefusedError(f"{planned.label} is opened with the shards of all its parties, in their order")
+            raise RefusedError(f"{planned.label} needs the shards of all its parties, in their order")
         if not open_releases().exists(planned.key):
             admit([planned], shards, run=planned.name)
             self._server.open()

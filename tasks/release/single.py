@@ -173,7 +173,7 @@ def plan_single(
     chosen = AlgorithmSpec("trusts", trust or str(Trust.LOCAL) if several else str(Trust.CENTRAL))
     if trust is not None and not several:
         raise InputError(
-            f"{dataset.name} has one party's rows, which are summed by their own curator; leave --trust out, or "
+            f"{dataset.name} has one party's rows, which their curator sums; omit --trust, or "
             f"ingest the parties' own files: unitball ingest {dataset.name} --party PARTY=PATH"
         )
     factor = chosen.build().noise_factor(len(shards))

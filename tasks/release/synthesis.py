@@ -131,7 +131,7 @@ def plan_synthesis(request: SynthesisRequest) -> SynthesisPlan:
         )
     if request.trust is not None and not several:
         raise InputError(
-            f"{dataset.name} has one party's rows, which are counted by their own curator; leave --trust out, or "
+            f"{dataset.name} has one party's rows, which their curator counts; omit --trust, or "
             f"ingest the parties' own files: unitball ingest {dataset.name} --party PARTY=PATH"
         )
     trust = AlgorithmSpec("trusts", request.trust or str(Trust.LOCAL) if several else str(Trust.CENTRAL))

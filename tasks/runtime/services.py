@@ -66,7 +66,7 @@ def credentials(root: Path) -> Credentials:
         raise SecretError(f"cannot read {path}: {error.strerror}; its owner must be able to read it") from error
     if mode & 0o077:
         raise SecretError(
-            f"{path} has mode {mode:04o}: others than its owner can reach it; "
+            f"{path} has mode {mode:04o}: users other than its owner can access it; "
             f"run: chmod 600 {path} && unitball secret rotate"
         )
     name, _, password = text.partition(":")

@@ -51,7 +51,9 @@ def check_permissions(layout: Layout) -> None:
     mode = stat.S_IMODE(layout.root.stat().st_mode)
     if not mode & 0o077:
         return
-    message = f"{layout.root} has mode {mode:04o}: others than its owner can reach it; run: chmod -R go= {layout.root}"
+    message = (
+        f"{layout.root} has mode {mode:04o}: users other than its owner can access it; run: chmod -R go= {layout.root}"
+    )
     # Fingerprints are kept of private rows only.
     if any(layout.datasets.glob("*/fingerprints.npy")):
         raise InputError(f"{message} (it holds private rows)")
@@ -169,7 +171,7 @@ def recorded_server(root: Path) -> DatabaseServer | None:
         return None
     except (InputError, UnicodeDecodeError) as error:
         raise StorageError(
-            f"{_file(root)} says where this root's databases are, and is damaged ({error}); put it back from a back-up"
+            f"{_file(root)} says where this root's databases are, and is damaged ({error}); restore it from a back-up"
         ) from None
     except OSError as error:
         raise StorageError(f"cannot read {_file(root)}: {error.strerror}; its owner must be able to read it") from error

@@ -118,7 +118,7 @@ def withdraw_audits(root: Path, algorithm: str, reason: str) -> list[str]:
     """
     records = open_model_records(root)
     if not reason.strip():
-        raise InputError("what audits have found is withdrawn on record: say why with --reason")
+        raise InputError("withdrawing an audit is recorded: give the reason with --reason")
     if all(one.outcome != VIOLATION for one in records.audits(algorithm)):
         raise InputError(f"no valid audit of {algorithm!r} has found a violation; there is nothing to withdraw")
     records.record_audit(algorithm, WITHDRAWN, reason)

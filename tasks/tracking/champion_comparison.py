@@ -141,11 +141,9 @@ def open_comparison(root: Path, model: str) -> ModelComparison:
         ("normalisation", new.dataset.normalisation, old.dataset.normalisation),
     ):
         if ours != theirs:
-            raise InputError(
-                f"versions {challenger.version} and {champion.version} have another {what}: {ours}, {theirs}"
-            )
+            raise InputError(f"versions {challenger.version} and {champion.version} differ in {what}: {ours}, {theirs}")
     if new.dataset.labels is Labels.REAL:
-        raise InputError(f"{challenger.name} is a regression; what is compared are right answers of classifiers")
+        raise InputError(f"{challenger.name} is a regression model; only classifiers can be compared")
     return ModelComparison(challenger=challenger, champion=champion, lineages=(new, old))
 
 
@@ -194,7 +192,7 @@ def compare_models(
         how = f"{held_out.rows} public {held_out.dataset.unit.several}"
         return _outcome(model_comparison, *accuracy_gain(exact, held_out.rows, 0.0), how)
     if epsilon is None:
-        raise ParameterError("a comparison on private rows is charged: say how much with --epsilon")
+        raise ParameterError("a comparison on private rows is charged: give --epsilon")
     planned = planned_comparison(model_comparison, held_out, features, epsilon)
     counts = read_release(make_release(planned, [held_out], path)).values
     algorithm = planned.build()
@@ -293,7 +291,7 @@ def _from_evaluations(root: Path, model_comparison: ModelComparison) -> Comparis
         raise InputError(
             f"{model_comparison.challenger.name}: versions {model_comparison.challenger.version} and "
             f"{model_comparison.champion.version} were not measured on the same held-out rows, and another "
-            "measurement is charged: say how much with --epsilon, or unitball schedule … --compare-epsilon"
+            "measurement is charged: give --epsilon, or unitball schedule … --compare-epsilon"
         )
     records = (record_of(root, model_comparison.challenger), model_comparison.champion)
     runs = [record.facts["metrics"] for record in records]

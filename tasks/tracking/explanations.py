@@ -314,8 +314,8 @@ def require_explainable(pipeline: Pipeline) -> None:
     encoder = pipeline[0]
     if isinstance(encoder, PictureEncoder):
         raise InputError(
-            "rows are explained by columns, and an image's pixels are none: no counts of single pixels are released, "
-            "and images of pixels that are drawn independently are like no image. Explain models of tables"
+            "rows are explained by columns, and pixels are not columns: no counts of single pixels are released, and "
+            "images of independently drawn pixels resemble no image. Only models of tables can be explained"
         )
     if not isinstance(encoder, TableEncoder) or not encoder.declared.places:
         raise InputError(
@@ -366,8 +366,8 @@ def basis_of_model(root: Path, model: RegisteredModel) -> Basis:
     found = read_record(current_layout(), str(record.facts["run_key"]))
     if found is None:
         raise InputError(
-            f"the results of the run that made version {model.version} of {model.name} are missing, and with them what "
-            "its explanations would rest on; train with the same configuration again, at no further charge"
+            f"the results of the run that made version {model.version} of {model.name} are missing, and with them the "
+            "releases that its explanations need; train with the same configuration again, at no further charge"
         )
     said = json.loads(found["proved"]) if found["proved"] else None
     return basis_of(lineage, None if said is None else Proved.model_validate(said))
@@ -380,7 +380,7 @@ def _described(lineage: Lineage, proved: Proved | None) -> PlannedRelease:
     if registered is None:
         raise InputError(
             f"no counts of the columns of {dataset.name} are released here: its rows are registered elsewhere, and the "
-            "model's own map is made of none. Train with --algorithm unitball and a larger --epsilon, where columns "
+            "model's map uses none. Train with --algorithm unitball and a larger --epsilon, where columns "
             "are counted with the model"
         )
     relation = Neighbours(relation_of(dataset.name) if proved is None else proved.neighbours)
@@ -389,7 +389,7 @@ def _described(lineage: Lineage, proved: Proved | None) -> PlannedRelease:
     if not described:
         raise InputError(
             f"no counts of the columns of {dataset.name}, version {registered.version}, are released that this model's "
-            f"explanations may rest on (account {registered.account}, {relation}, trust {trust}); release them: "
+            f"explanations may use (account {registered.account}, {relation}, trust {trust}); release them: "
             f"unitball describe {dataset.name} --version {registered.version} --epsilon …"
         )
     return min(described, key=lambda one: counts_of(one).deviation)

@@ -236,8 +236,8 @@ def counts_in(pipeline: Pipeline, covering: Covering) -> HeldOutErrors | HeldOut
     if (asked == SETS) != hasattr(last, "classes_"):
         other = SETS if asked == INTERVALS else INTERVALS
         raise InputError(
-            f"{asked} is {covering.coverage:g}; numbers have intervals and classes have sets: give {other} for this "
-            "model"
+            f"{asked} is {covering.coverage:g}; intervals apply to numeric labels and sets to classes: give {other} "
+            "for this model"
         )
     found = _released(pipeline)
     if found is None:
@@ -503,7 +503,7 @@ def load_pipeline(path: str | Path, check: Callable[[str], None] | None = None) 
         return skops.io.loads(content, trusted=list(TRUSTED))
     except RecursionError:
         # skops follows what a file nests without a bound of its own.
-        raise StorageError(f"{file} is nested deeper than any model of Unitball's; do not load it") from None
+        raise StorageError(f"{file} is nested deeper than any model of Unitball; do not load it") from None
 
 
 class Scorer:
@@ -665,7 +665,9 @@ def predict_file(
     try:
         descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except OSError as error:
-        raise StorageError(f"cannot write {output}: {error.strerror}; name an output in a folder of yours") from error
+        raise StorageError(
+            f"cannot write {output}: {error.strerror}; name an output in a folder where you can write"
+        ) from error
     try:
         with os.fdopen(descriptor, "wb") as file:
             first = next(tables, None)

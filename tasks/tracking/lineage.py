@@ -85,8 +85,7 @@ def lineage_on_record(record: VersionRecord) -> Lineage:
         return Lineage.model_validate(record.facts["lineage"])
     except ValidationError as error:
         raise InputError(
-            f"{record.model} version {record.version} was logged without what it is made of; train it again to compare "
-            "it"
+            f"{record.model} version {record.version} was logged without its lineage; train it again to compare it"
         ) from error
 
 

@@ -89,15 +89,15 @@ def record_model(root: Path, model: RegisteredModel, digest: str) -> list[str]:
     Raises
     ------
     InputError
-        If it is on record already, or its file is another one.
+        If it is already on record, or its file is another one.
     """
     if recorded(root, model) is not None:
-        raise InputError(f"version {model.version} of {model.name} is on record already")
+        raise InputError(f"version {model.version} of {model.name} is already on record")
     computed = model_digest(_folder(root, model))
     if computed != digest.lower():
         raise InputError(
             f"the file of version {model.version} of {model.name} in MLflow has the SHA-256 {computed}, not {digest}: "
-            "it is not the one you know; nothing was recorded"
+            "it is not the file that you named; nothing was recorded"
         )
     open_model_records(root).record_version(
         model.name, model.version, run=model.run_id, digest=computed, facts=_UNKNOWN
@@ -132,8 +132,9 @@ def _folder(root: Path, model: RegisteredModel) -> str:
             return str(mlflow.artifacts.download_artifacts(f"models:/{model.name}/{model.version}"))
         except (MlflowException, OSError) as error:
             raise DamagedError(
-                f"the files of version {model.version} of {model.name} are not in MLflow's artifacts ({error}); put "
-                "these back from a back-up, or train with the same configuration and another --replicate"
+                f"the files of version {model.version} of {model.name} are not in MLflow's artifacts ({error}); "
+                "restore "
+                "these from a back-up, or train with the same configuration and another --replicate"
             ) from error
 
 
@@ -141,5 +142,5 @@ def _require_recorded(model: RegisteredModel, computed: str, digest: str) -> Non
     if computed != digest:
         raise DamagedError(
             f"the file of version {model.version} of {model.name} in MLflow is not the one that was logged; train with "
-            "the same configuration and another --replicate, or put MLflow's artifacts back from a back-up"
+            "the same configuration and another --replicate, or restore MLflow's artifacts from a back-up"
         )

@@ -115,7 +115,7 @@ def in_mlflow(versions: Mapping[str, RegisteredModel], record: VersionRecord) ->
     if model is None or not model.recorded_as(record):
         raise InputError(
             f"what was champion of {record.model!r}, version {record.version} of run {record.run}, is not in MLflow: "
-            "put MLflow back from a back-up, or promote another version, which can still be compared with it: unitball "
+            "restore MLflow from a back-up, or promote another version, which can still be compared with it: unitball "
             f"model compare {record.model}/VERSION --promote"
         )
     return model
@@ -208,7 +208,7 @@ def record_of(root: Path, model: RegisteredModel) -> VersionRecord:
         raise InputError(
             f"version {model.version} of {model.name} was not logged and recorded by this root: train with "
             f"the same configuration again, at no further charge, and use the new version; or, if you know the "
-            f"SHA-256 of its model.skops from where it was trained: unitball model record {name} --digest …"
+            f"SHA-256 of its model.skops from the root where it was trained: unitball model record {name} --digest …"
         )
     return record
 

@@ -103,8 +103,8 @@ def to_onnx(pipeline: Pipeline) -> bytes:
     """
     if isinstance(pipeline[0], TableEncoder):
         raise NotExportableError(
-            "the model takes a table's raw columns, and an ONNX graph takes numbers: it cannot read cells as the "
-            "schema declares them. Predict with unitball predict, or load the logged model with MLflow or skops"
+            "the model takes a table's raw columns, and an ONNX graph takes numbers: it cannot read cells by a "
+            "schema. Predict with unitball predict, or load the logged model with MLflow or skops"
         )
     if importlib.util.find_spec("onnx") is None:
         raise InputError(
@@ -170,8 +170,8 @@ def _linear(graph: Graph, rows: str, weights: ArrayLike, intercept: ArrayLike, n
 
 def _unknown(what: object) -> NotExportableError:
     return NotExportableError(
-        f"no ONNX form is known for {type(what).__name__}; what has one: rows of norm 1, projections, "
-        "centring, and linear models"
+        f"{type(what).__name__} has no ONNX form; these have one: rows of norm 1, projections, centring, and "
+        "linear models"
     )
 
 

@@ -65,12 +65,12 @@ def roll_back(root: Path, name: str) -> str:
     records = open_model_records(root)
     champions = records.champions(name)
     if len(champions) < 2:
-        raise InputError(f"no version of {name!r} was champion before the present one")
+        raise InputError(f"no version of {name!r} was champion before the current one")
     before = champions[-2]
     with tracking_client(root) as client:
         model = in_mlflow(versions_of(client, name), before)
     if reason := refuted(records, before):
-        raise RefusedError(f"version {model.version} of {name}, champion before, does not come back: {reason}")
+        raise RefusedError(f"version {model.version} of {name}, champion before, is not restored: {reason}")
     require_unchanged(root, model)
     records.record_champion(before, back=True)
     show_as_champion(root, model)

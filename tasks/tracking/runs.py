@@ -404,7 +404,7 @@ def try_logging(root: Path, name: str, metric: str = "accuracy") -> None:
             files.delete_artifacts(probe.name)
     except (MlflowException, OSError) as error:
         raise StorageError(
-            f"{place} cannot be written ({first_line(error)}); make it writable, or put it back from a back-up"
+            f"{place} cannot be written ({first_line(error)}); make it writable, or restore it from a back-up"
         ) from error
 
 

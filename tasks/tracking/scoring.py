@@ -36,12 +36,8 @@ class ScoringRequest(BaseModel, frozen=True, extra="forbid"):
             examples=["/srv/clinic/new-rows.csv"],
         ),
     ]
-    id_column: Annotated[str | None, Field(description="A column of the input that is kept.", examples=["patient"])] = (
-        None
-    )
-    prefer_champion: Annotated[bool, Field(description=f"Score with NAME@{CHAMPION} instead, where there is one.")] = (
-        False
-    )
+    id_column: Annotated[str | None, Field(description="Column of the input to copy.", examples=["patient"])] = None
+    prefer_champion: Annotated[bool, Field(description=f"Score with NAME@{CHAMPION} instead, if it exists.")] = False
     coverage: Annotated[Coverage | None, Field(description=COVERED, examples=[0.9])] = None
 
 

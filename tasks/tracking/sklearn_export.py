@@ -93,7 +93,7 @@ def _(artefact: Unchanged, dimension: int) -> None:
 
 @row_map_step.register
 def _(artefact: MinMax, dimension: int) -> None:
-    raise ParameterError("minmax learns its ranges from rows: pass the AffineMap it has learnt instead of its name")
+    raise ParameterError("minmax learns its ranges from rows: pass the AffineMap it has learnt, not its name")
 
 
 @row_map_step.register

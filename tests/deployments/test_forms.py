@@ -137,11 +137,11 @@ def test_more_is_merged_into_the_configuration() -> None:
     [
         ({"partys": 3}, ["'partys'", "3", "parties"]),
         ({"epsilon": 2.0}, ["epsilon", "2.0", "field of its own"]),
-        ({"dataset": "iris"}, ["dataset", "'iris'", "leave it out here"]),
+        ({"dataset": "iris"}, ["dataset", "'iris'", "omit it here"]),
         ({"parties": 0}, ["parties", "greater than or equal to 1", "got 0"]),
         ({"delta": "much"}, ["delta", "'much'"]),
         ({"projection": "no-such"}, ["no-such", "nearest"]),
-        ({"roc": True, "by": "sex"}, ["roc", "by", "leave one of them out"]),
+        ({"roc": True, "by": "sex"}, ["roc", "by", "omit one of them"]),
         ({"trainer": "noisy-gd", "algorithm": "unitball"}, ["algorithm", "field of its own"]),
         ({"config": {"parties": 3}}, ["'config'", "nearest"]),
     ],

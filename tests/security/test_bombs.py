@@ -291,7 +291,7 @@ def test_a_roster_of_aliases_is_refused_at_once(tmp_path: Path) -> None:
     (tmp_path / "roster.yaml").write_text(_aliases(8).replace("a7:", "parties:"))
     told = _told("from flows.party import read_roster\nread_roster(path)", tmp_path / "roster.yaml")
     assert told.startswith(("InputError", "EndedError"))
-    assert "unfolds to more than 1,000,000 values" in told
+    assert "expands to more than 1,000,000 values" in told
 
 
 @pytest.mark.parametrize(
@@ -503,8 +503,8 @@ def _nested(levels: int) -> Callable[[Path], None]:
 
 
 _TABLES: dict[str, tuple[Callable[[Path], None], bool, str]] = {
-    "a cell repeated": (_repeated_cell, True, r"unfolds to more than 256 MiB; .*UNITBALL_MEMORY"),
-    "a long list": (_long_list, False, r"unfolds to more than 256 MiB; .*UNITBALL_MEMORY"),
+    "a cell repeated": (_repeated_cell, True, r"expands to more than 256 MiB; .*UNITBALL_MEMORY"),
+    "a long list": (_long_list, False, r"expands to more than 256 MiB; .*UNITBALL_MEMORY"),
     "a list as a cell": (_nested(1), True, r"column a: a cell is list"),
     "two levels": (_nested(2), False, "column features: it nests list"),
     "five hundred levels": (_nested(500), False, "it nests list|damaged"),

@@ -75,7 +75,7 @@ def test_a_root_without_private_rows_is_warned_about_once(root: Path, caplog: py
         current_layout()
         current_layout()
     assert [record.getMessage() for record in caplog.records] == [
-        f"{root} has mode 0755: others than its owner can reach it; run: chmod -R go= {root}"
+        f"{root} has mode 0755: users other than its owner can access it; run: chmod -R go= {root}"
     ]
 
 

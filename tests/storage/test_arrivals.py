@@ -31,7 +31,7 @@ def test_rows_are_counted_whatever_their_order(root: Path, tmp_path: Path) -> No
     assert (every.positions.tolist(), every.missing, every.returning) == ([0, 1], 0, 0)
     later = difference(layout, stored(layout, tmp_path, [C, B, A]), first, ())
     assert (later.positions.tolist(), later.missing, later.returning) == ([0], 0, 0)
-    # Of a row that was there once and is there twice, one has arrived, and it was there before.
+    # Of a row that was there once and occurs twice, one has arrived, and it was there before.
     twice = difference(layout, stored(layout, tmp_path, [A, A, B]), first, ())
     assert (twice.positions.tolist(), twice.missing, twice.returning) == ([1], 0, 1)
 

@@ -91,7 +91,7 @@ class TestRegistering:
 
     def test_group_size_is_fixed_and_consent_is_not(self, catalog: Catalog, ledger: Ledger) -> None:
         _private(catalog, "clinic", "v1", cap=CAP, group_size=3)
-        with pytest.raises(InputError, match="3 rows a person"):
+        with pytest.raises(InputError, match="3 rows per person"):
             _private(catalog, "clinic", "v2", group_size=1)
         account = ledger.account("clinic")
         assert (account.group_size, account.idealised_allowed) == (3, False)

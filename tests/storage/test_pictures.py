@@ -85,11 +85,11 @@ def test_formats(kind: str) -> None:
 @pytest.mark.parametrize(
     ("content", "declared", "message"),
     [
-        pytest.param(png(2, 2, 16, 2, (b"\0" + b"\xff\xfe" * 6) * 2), COLOUR, "16 bits a channel", id="png"),
-        pytest.param(png(2, 2, 16, 6, (b"\0" + b"\xff\xfe" * 8) * 2), COLOUR, "16 bits a channel", id="png-alpha"),
-        pytest.param(png(2, 2, 16, 4, (b"\0" + b"\xff\xfe" * 4) * 2), DEEP, "16 bits a channel", id="png-grey-alpha"),
-        pytest.param(b"P6 2 2 65535\n" + b"\xff\xfe" * 12, COLOUR, "16 bits a channel", id="ppm"),
-        pytest.param(b"P3 1 1 65535\n65535 1 2", COLOUR, "16 bits a channel", id="ppm-plain"),
+        pytest.param(png(2, 2, 16, 2, (b"\0" + b"\xff\xfe" * 6) * 2), COLOUR, "16 bits per channel", id="png"),
+        pytest.param(png(2, 2, 16, 6, (b"\0" + b"\xff\xfe" * 8) * 2), COLOUR, "16 bits per channel", id="png-alpha"),
+        pytest.param(png(2, 2, 16, 4, (b"\0" + b"\xff\xfe" * 4) * 2), DEEP, "16 bits per channel", id="png-grey-alpha"),
+        pytest.param(b"P6 2 2 65535\n" + b"\xff\xfe" * 12, COLOUR, "16 bits per channel", id="ppm"),
+        pytest.param(b"P3 1 1 65535\n65535 1 2", COLOUR, "16 bits per channel", id="ppm-plain"),
         pytest.param(encoded(np.full((2, 2), 9, np.uint16)), GREY, "16 bits.*declared grey", id="deep"),
         pytest.param(encoded(np.full((2, 2), 9, np.uint8)), DEEP, "8.*grey-16", id="flat"),
         pytest.param(encoded(np.full((2, 2), 70_000, np.int32), "TIFF"), DEEP, "unsigned integers", id="signed"),

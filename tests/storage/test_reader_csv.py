@@ -146,9 +146,9 @@ def test_rows_are_those_that_python_finds_or_a_line_is_refused(
     [
         ('1,red,a,no\n1, "red",a,no\n', 3, 'a quotation mark after a space; .*,"…"'),
         ('1,red, "a,b",no\n', 2, "a quotation mark after a space"),
-        ('1,red,a,no\n1,red,"a,no\n1,red,a,no\n', 3, "a quotation mark opens a cell that never ends; close it"),
+        ('1,red,a,no\n1,red,"a,no\n1,red,a,no\n', 3, "a quotation mark opens a cell and is never closed; close it"),
         ('1,red,a"b,no\n1,red,"a""b,no\n', 3, "a quotation mark opens a cell that never ends"),
-        ("1,red,a,no\r1,red,a,no\n", 2, "a carriage return ends a line alone, as on old Macs; convert"),
+        ("1,red,a,no\r1,red,a,no\n", 2, "a carriage return ends a line alone, (an old Mac format); convert"),
         ("1,red,a,no\n1,red,a,no\r\r\n", 3, "a carriage return ends a line alone"),
         ('1,red,"a\nb",no\n1,red,a\rb,no\n', 4, "a carriage return ends a line alone"),
         (f"1,red,a,no\n1,red,{'a' * 131_073},no\n", 3, "field larger than field limit, 131072 characters; shorten"),
@@ -202,7 +202,7 @@ def test_the_line_of_bytes_that_are_not_in_the_encoding(encoding: str, bad: byte
     [
         (gzip.compress(b"a,b\n1,2\n"), "gzip", r"name it rows\.csv\.gz, and it is unpacked while it is read"),
         (bz2.compress(b"a,b\n1,2\n"), "bzip2", r"name it rows\.csv\.bz2"),
-        (b"PK\x03\x04" + bytes(40), "zip", "unpack it first; a spreadsheet is to be saved as CSV"),
+        (b"PK\x03\x04" + bytes(40), "zip", "unpack it first; save a spreadsheet as CSV"),
     ],
     ids=["gzip", "bzip2", "zip"],
 )

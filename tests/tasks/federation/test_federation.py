@@ -468,7 +468,7 @@ def test_a_coordinator_in_the_middle_is_found_out(parties: Federation) -> None:
                     for one in request.descriptions
                 )
             },
-            "does not bear its signature",
+            "does not have its signature",
         ),
         (lambda request: {"config": request.config.model_copy(update={"seed": 1})}, "seed"),
         (lambda request: {"config": request.config.model_copy(update={"trust": "central"})}, "trust central"),
@@ -908,7 +908,7 @@ def test_what_is_sent_again_is_answered_alike_or_refused(parties: Federation) ->
     other = packed(bytes(len(unpacked(mask.sum_before))))
     fewer = {"dropouts": 1, "consistent_survivors": True}
     for request, reason in (
-        (mask.model_copy(update={"sum_before": other}), "one step has one sum"),
+        (mask.model_copy(update={"sum_before": other}), "a step has one sum"),
         (mask.model_copy(update={"sum_before": packed(b"12345")}), "whole numbers"),
         (mask.model_copy(update={"block": 3}), "sessions"),
         (mask.model_copy(update={"release": 7}), "reads none of its rows"),

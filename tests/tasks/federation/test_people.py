@@ -112,7 +112,7 @@ def test_who_brings_the_descriptions_mixes_no_units(tmp_path: Path) -> None:
         other = said.model_copy(update=change)
         unsigned = lyon.model_copy(update={"body": other.written()})
         for message, told in (
-            (unsigned, "does not bear its signature"),
+            (unsigned, "does not have its signature"),
             (signed_by(parties, "lyon", other), "the parties' rows differ in (unit|rows_per_person)"),
         ):
             for ask in (Ask.RESERVE, Ask.COMMIT, Ask.MASK):

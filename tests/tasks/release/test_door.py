@@ -282,7 +282,7 @@ def test_a_recomputation_with_another_value_costs_the_release_once_more(
     assert digests() != first
     assert charges() == [(key, False), (key, True)]
     assert len(outputs(open_ledger(), key)) == 2
-    # The same other value again is on record already.
+    # The same other value again is already on record.
     forget(key)
     prepared.make()
     assert charges() == [(key, False), (key, True)]
