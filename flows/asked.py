@@ -92,7 +92,7 @@ def train(
         _of(
             TrainingConfig,
             "epsilon",
-            description="Privacy budget of the run; a smaller value protects more. Required except for algorithms without noise.",
+            description="Privacy budget of the run; smaller protects more. Required except for algorithms without noise.",
         ),
     ] = None,
     algorithm: Annotated[
@@ -110,7 +110,7 @@ def train(
         _of(
             TrainingConfig,
             "trust",
-            description="Trust model: local (each party trusts only itself), secagg (sums only) or central (one curator).",
+            description="Trust model: local (each party trusts itself), secagg (sums only) or central (a curator).",
         ),
     ] = None,
     features: Annotated[

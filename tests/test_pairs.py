@@ -93,7 +93,7 @@ CANNOT_MEET: dict[Pair, tuple[str, str]] = {
         "all rows of a horizon train, each in one night, so none is left to count scores of",
     ),
     pair("secure sums", "tuning"): (
-        "the losers are seen too",
+        "all candidates are visible",
         "private selection hides the candidates that lose, and the server of a secure sum sees them all",
     ),
     pair("federation", "nights"): ("horizon:", "who arrives in which night is one catalogue's to say"),
@@ -205,7 +205,7 @@ def _shows(names: Pair, result: RunResult) -> None:
     assert ("of the horizon" in said) is ("nights" in names)
     assert ("pool what they know" in said) is ("secure sums" in names)
     assert ("takes longer than 8 s" in said) is ("deadlines" in names)
-    assert ("became of the others" in said) is ("tuning" in names)
+    assert ("results of the others" in said) is ("tuning" in names)
     assert ("auc" in result.metrics) is ("thresholds" in names)
 
 

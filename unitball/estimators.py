@@ -76,7 +76,8 @@ class PrivateClassifier(Scored, ClassifierMixin, PrivateEstimator):  # type: ign
     schema : mapping or path, optional
         Declares the columns of data frames (see docs/schema.md), the label's classes included.
     bounds : (low, high), optional
-        For arrays: each a number, or one per feature. Numbers outside are clipped. Needed for private rows without schema.
+        For arrays: each a number, or one per feature. Values outside are clipped. Needed for private rows without
+        schema.
     classes : sequence, optional
         The labels there may be, in order. Needed for private rows without schema.
     positive : label, optional

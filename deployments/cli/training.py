@@ -147,7 +147,7 @@ def _agreed_plans(configs: Sequence[TrainingConfig], *, yes: bool) -> list[Prepa
         except ParameterError as error:
             if len(configs) == 1:
                 raise
-            raise ParameterError(f"{config.algorithm}: {error}; or omit it of --algorithms") from None
+            raise ParameterError(f"{config.algorithm}: {error}; or remove it from --algorithms") from None
     later = any(map(measures_later, plans))
     stated = all(config.epsilon is not None for config in configs)
     # A model's epsilon has paid for its training; what measures it afterwards is charged on top.

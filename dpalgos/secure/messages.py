@@ -38,7 +38,7 @@ class Tolerance(Bounded):
             raise ParameterError(
                 f"{self.parties} parties with {self.dropouts} dropouts and {self.colluders} colluders tolerated leave "
                 "no noise that the adversary does not know: parties - dropouts - max(colluders, 1) must be at least 1; "
-                "tolerate fewer dropouts or colluders, or bring more parties"
+                "tolerate fewer dropouts or colluders, or add parties"
             )
 
     @property

@@ -249,7 +249,7 @@ class SecureAggregation(NoiseOfEach):
                 f"with {parties} parties, {self.dropouts} dropouts and {self.colluders} colluders tolerated, a server "
                 f"that shows the parties different survivors could have two sums opened, as 2 (parties - dropouts) = "
                 f"{2 * tolerance.quorum} is not above parties + colluders = {parties + self.colluders}; tolerate fewer "
-                "dropouts or colluders, bring more parties, or assume that the server does not (--consistent-survivors)"
+                "dropouts or colluders, add parties, or assume that the server does not (--consistent-survivors)"
             )
         return tolerance
 

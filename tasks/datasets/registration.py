@@ -54,9 +54,7 @@ def _source(
     rows: DeclaredFrame | None,
 ) -> Source:
     if request.path is not None and request.parties:
-        raise InputError(
-            f"--path {request.path} and --party are both given, and rows come from one of them; leave one of them out"
-        )
+        raise InputError(f"--path {request.path} and --party are both given; omit one of them")
     format_name = _format(request, rows)
     if format_name is None:
         raise InputError(f"give the format of the file: --format {', '.join(reader_names())}")
@@ -146,8 +144,7 @@ def ingest(
     if request.not_derived.strip() and request.visibility is not Visibility.PUBLIC:
         raise InputError(
             f"--not-derived applies to public rows, and {request.name} is {request.visibility}, with an "
-            f"account and charges"
-            "of its own; omit it"
+            "account and charges of its own; omit it"
         )
     layout = current_layout()
     catalog = open_catalog()
@@ -306,7 +303,7 @@ def _recognised(
     syntheses = sorted({one.synthesis for one in enough})
     if len(syntheses) > 1:
         raise InputError(
-            f"rows of {request.name} were drawn from {len(syntheses)} syntheses "
+            f"rows of {request.name} are found in derived sets of {len(syntheses)} syntheses "
             f"({', '.join(one.name for one in enough)}); ingest them apart, or declare --not-derived REASON"
         )
     staged.rest_on(syntheses[0])

@@ -131,7 +131,7 @@ def split_features(text: str) -> tuple[str, str | None]:
     if name in encoders and not file:
         raise ParameterError(f"{name} is your own encoder: give its file, for example {name}:encoder.{name}")
     if name not in encoders and colon:
-        raise ParameterError(f"{name} takes no file; leave {colon}{file} out")
+        raise ParameterError(f"{name} takes no file; omit {colon}{file}")
     return name, file or None
 
 

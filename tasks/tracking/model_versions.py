@@ -114,7 +114,7 @@ def in_mlflow(versions: Mapping[str, RegisteredModel], record: VersionRecord) ->
     model = versions.get(record.version)
     if model is None or not model.recorded_as(record):
         raise InputError(
-            f"what was champion of {record.model!r}, version {record.version} of run {record.run}, is not in MLflow: "
+            f"the former champion of {record.model!r}, version {record.version} of run {record.run}, is not in MLflow: "
             "restore MLflow from a back-up, or promote another version, which can still be compared with it: unitball "
             f"model compare {record.model}/VERSION --promote"
         )

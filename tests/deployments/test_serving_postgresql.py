@@ -77,7 +77,7 @@ def test_a_year_with_postgresql(prepare_served: Callable[[Path], None], tmp_path
             wait_for("the run's end", lambda: _state(served, killed) in ENDS, 400)
             trained(served, 0.7)
 
-            back-up = postgresql.place / "back-up"
+            backup = postgresql.place / "back-up"
             postgresql.run("pg_basebackup", "-h", str(postgresql.place), "-U", "unitball", "-D", str(backup))
             # Neither rows nor secrets are in any of the four databases.
             dump = postgresql.run("pg_dumpall", "-h", str(postgresql.place), "-U", "unitball").encode()
@@ -93,7 +93,7 @@ def test_a_year_with_postgresql(prepare_served: Callable[[Path], None], tmp_path
 
         postgresql.stop()
         shutil.rmtree(postgresql.data)
-        back-up.rename(postgresql.data)
+        backup.rename(postgresql.data)
         postgresql.start()
         refused = unserved.command(*UNITBALL, "train", *_options(0.9), "--root", str(root))
         assert refused.returncode != 0

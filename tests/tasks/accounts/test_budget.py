@@ -428,7 +428,7 @@ def test_a_release_that_was_never_charged_is_noticed(clinic: PrivateRows, tmp_pa
     """As after an old back-up of the ledger was restored."""
     prepare(**NOISY, epsilon=0.3).charge()
     layout = current_layout()
-    back-up = layout.ledger.read_bytes()
+    backup = layout.ledger.read_bytes()
     prepared = prepare(**NOISY, epsilon=0.4)
     prepared.make()
     layout.ledger.write_bytes(backup)

@@ -837,7 +837,7 @@ def test_a_server_chooses_what_rows_are_seen_through_once_and_in_the_planned_for
     with pytest.raises(KeyboardInterrupt):
         parties.run(**SECURE, evaluation=True)
     assert [one.status for one in said] == ["done", "refused"]
-    assert "seen through that one only" in said[1].reason
+    assert "use that one only" in said[1].reason
 
 
 @pytest.mark.parametrize(
@@ -912,7 +912,7 @@ def test_what_is_sent_again_is_answered_alike_or_refused(parties: Federation) ->
         (mask.model_copy(update={"sum_before": packed(b"12345")}), "whole numbers"),
         (mask.model_copy(update={"block": 3}), "sessions"),
         (mask.model_copy(update={"release": 7}), "reads none of its rows"),
-        (mask.model_copy(update={"ask": Ask.SUM}), "not formed in this way"),
+        (mask.model_copy(update={"ask": Ask.SUM}), "cannot be formed in this way"),
         (mask.model_copy(update={"ask": Ask.RELEASE}), "a sum over all parties"),
         (mask.model_copy(update={"config": mask.config.model_copy(update={"epsilon": 0.9})}), "not charged"),
         # The same rows and budget, shared out as if one might be lost: other noise, another release.

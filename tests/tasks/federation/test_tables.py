@@ -227,7 +227,7 @@ def test_nobody_can_put_another_map_in_the_place_of_the_one_that_follows_from_th
         parties.run(**SHORT)
     assert said["other counts"].status == "done", said
     assert said["then those that were"].status == "refused"
-    assert "seen through that one only" in said["then those that were"].reason
+    assert "use that one only" in said["then those that were"].reason
     with isolated_root(parties.root("coordinator")):
         (counts,) = [one for one in map(artefact_of, stored()) if one.kind == "statistic"]
     with isolated_root(parties.root("berlin")):

@@ -133,10 +133,10 @@ def test_one_artefact_a_release(root: Path) -> None:
     with door.open_release(release, prepared.shards.of(release.parties)) as opened:
         artefact = opened.fit()
         assert isinstance(opened.store(artefact), ReleaseRef)
-        with pytest.raises(RefusedError, match="is stored already"):
+        with pytest.raises(RefusedError, match="is already stored"):
             opened.store(artefact)
     with door.open_release(release, shards_of_another("account", prepared)[:1]) as opened:
         assert opened.stored is not None
         for hand_out in (lambda: opened.rows, lambda: opened.noises, opened.fit):
-            with pytest.raises(RefusedError, match="is stored already"):
+            with pytest.raises(RefusedError, match="is already stored"):
                 hand_out()

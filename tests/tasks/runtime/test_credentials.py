@@ -138,7 +138,7 @@ def test_only_a_server_that_runs_is_found(layout: Layout, monkeypatch: pytest.Mo
             assert PREFECT_API_URL.value() == addresses["prefect"]
             assert str(PREFECT_API_AUTH_STRING.value()) == credentials(layout.root).basic
         with (
-            pytest.raises(StorageError, match=r"served already.*4210"),
+            pytest.raises(StorageError, match=r"already being served.*4210"),
             being_served(layout.root),
         ):
             pass
