@@ -92,7 +92,7 @@ def train(
         _of(
             TrainingConfig,
             "epsilon",
-            description="Privacy budget of the run; smaller protects more. Required except for algorithms without noise.",
+            description="Privacy budget of the run; smaller protects more. Required if noise is drawn.",
         ),
     ] = None,
     algorithm: Annotated[

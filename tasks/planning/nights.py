@@ -676,9 +676,8 @@ def require_code(release: PlannedNight, normalisation: str) -> None:
     if (now := made_of(release.algorithm, release.trust, normalisation)) != stream.made_of:
         raise RefusedError(
             f"the horizon of {release.label} began with version {stream.made_of} of the code of its noise and sums, "
-            f"and this is version {now}: under one key a night must have one meaning. Continue with the version of Unitball that it "
-            "began "
-            f"with. Or: {restarting(release)}"
+            f"and this is version {now}: under one key a night must have one meaning. Continue with the "
+            f"version of Unitball that it began with. Or: {restarting(release)}"
         )
 
 

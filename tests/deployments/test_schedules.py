@@ -249,7 +249,7 @@ def test_what_comparing_costs_is_said_by_schedules_of_its_algorithm(
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        (("clinic", "--epsilon", "0.1"), "nothing starts it"),
+        (("clinic", "--epsilon", "0.1"), "has no trigger"),
         (("nobody", "--nightly", "--epsilon", "0.1"), "no data set 'nobody'"),
         (("clinic", "--cron", "often", "--epsilon", "0.1"), "--cron 'often'"),
         (("clinic", "--nightly", "--timezone", "Mars", "--epsilon", "0.1"), "--timezone 'Mars'"),

@@ -118,7 +118,7 @@ def test_what_cannot_be_taken_says_why(content: bytes, declared: Pictures, messa
 def test_white_that_is_nought_is_refused_in_16_bits() -> None:
     """The attack: Pillow turns 8 bits round and leaves 16 as they are: such a picture came out as its negative."""
     deep = encoded(np.full((2, 2), 9, np.uint16), "TIFF", tiffinfo={262: 0})
-    with pytest.raises(PictureError, match="0 is white"):
+    with pytest.raises(PictureError, match="0 as white"):
         read(deep, DEEP)
 
 
