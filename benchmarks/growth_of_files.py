@@ -29,7 +29,7 @@ from tasks.planning.configuration import TrainingConfig
 from tasks.preparation.partitions import make_partition, plan_partition
 from tasks.release.metrics import measure_rows
 from tasks.release.seen_rows import rows_of
-from tasks.tracking.flavor import predict_file
+from tasks.tracking.predicted_files import predict_file
 from tasks.tracking.sklearn_export import to_sklearn
 
 _FEATURES, _CLASSES = 20, 3

@@ -30,9 +30,10 @@ from tasks.runtime.steps import step
 from tasks.tracking.artifacts import show_budgets, show_figure
 from tasks.tracking.audits import note_audit
 from tasks.tracking.champion_comparison import ComparisonOutcome, ModelComparison, compare_models, record_comparison
-from tasks.tracking.flavor import Covering, predict_file, promised_by
+from tasks.tracking.coverings import Covering, promised_by
 from tasks.tracking.model_files import load_model
 from tasks.tracking.model_versions import find_model
+from tasks.tracking.predicted_files import predict_file
 from tasks.tracking.reporting import keep_run
 from tasks.tracking.results import Chained, RunResult
 from tasks.tracking.runs import RunReport, track_run

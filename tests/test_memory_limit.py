@@ -27,7 +27,7 @@ from dpalgos.resources import claim, memory_limit, reserve, reserve_some, set_me
 from storage.confined import kept_memory
 from storage.refs import Labels
 from storage.rowfiles import RowFormat, RowWriter, StoredRows, WrittenRows
-from tasks.tracking.flavor import predict_file
+from tasks.tracking.predicted_files import predict_file
 from tasks.tracking.sklearn_export import to_sklearn
 from tests.support import forks
 from tests.support.nights import by_night

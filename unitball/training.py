@@ -267,7 +267,7 @@ class TrainedModel:
         """
         if not hasattr(self.pipeline, "predict_proba"):
             raise InputError("this model has no probabilities: train two classes with roc=True to calibrate it")
-        from tasks.tracking.flavor import encoded
+        from tasks.tracking.row_scores import encoded
 
         # A delivery may be empty.
         with cells_hidden():
@@ -644,7 +644,7 @@ def explain(
 def explained(pipeline: Any, basis: Basis, rows: Any, *, permutations: int, seed: int) -> pd.DataFrame:
     """Return why rows have their scores by a model as it is logged, and warn of cells that were clipped."""
     from tasks.tracking.explanations import explaining_pipeline
-    from tasks.tracking.flavor import encoded
+    from tasks.tracking.row_scores import encoded
     from unitball.screen import warn_of_clipped
 
     explaining = explaining_pipeline(pipeline, basis, permutations=permutations, seed=seed)
@@ -658,7 +658,7 @@ def predicted(pipeline: Any, rows: Any) -> pd.Series:
     """Return a prediction for each row, and warn of cells that the schema does not admit and that were clipped."""
     # With scikit-learn, which a question about a budget does without.
     from storage.encoder import PictureEncoder
-    from tasks.tracking.flavor import encoded, predictions_of
+    from tasks.tracking.row_scores import encoded, predictions_of
     from unitball.screen import warn_of_clipped
 
     if isinstance(pipeline[0], PictureEncoder):
@@ -680,7 +680,8 @@ def index_of(rows: Any) -> Any:
 def covered(pipeline: Any, rows: Any, *, interval: float | None = None, sets: float | None = None) -> pd.DataFrame:
     """Return predictions with their intervals or sets at a coverage."""
     # With scikit-learn, which whoever asks for a budget does without.
-    from tasks.tracking.flavor import Covering, scores_of
+    from tasks.tracking.coverings import Covering
+    from tasks.tracking.row_scores import scores_of
 
     found = scores_of(pipeline, rows, covering=Covering(interval, sets))
     if (index := index_of(rows)) is not None:
@@ -691,7 +692,7 @@ def covered(pipeline: Any, rows: Any, *, interval: float | None = None, sets: fl
 def _predicted_pictures(pipeline: Any, rows: Any) -> pd.Series:
     """Return a prediction for each image, of files under their paths."""
     from storage.readers.picture_files import asked_pictures
-    from tasks.tracking.flavor import predictions_of
+    from tasks.tracking.row_scores import predictions_of
 
     encoder, paths = pipeline[0], None
     index = rows.index if isinstance(rows, pd.Series) else index_of(rows)

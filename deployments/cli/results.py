@@ -525,6 +525,7 @@ def predict(
 ) -> Answer:
     """Predict each row of a file; rows outside the schema get a reason."""
     from dpalgos.shapley import PERMUTATIONS
+    from tasks.tracking.coverings import Covering, promised_by
     from tasks.tracking.decisions import decision_of
     from tasks.tracking.explanations import (
         LargestColumns,
@@ -534,10 +535,10 @@ def predict(
         lines_of,
         require_explainable,
     )
-    from tasks.tracking.flavor import Covering, predict_file, promised_by
     from tasks.tracking.lineage import guaranteed, trained_on_people
     from tasks.tracking.model_files import load_model
     from tasks.tracking.model_versions import find_model
+    from tasks.tracking.predicted_files import predict_file
 
     require_readable(source, "--input")
     if why is None and (permutations is not None or plot is not None):

@@ -16,8 +16,9 @@ from tasks import records
 from tasks.release.held_out_counts import held_out_counts
 from tasks.release.storing import read_release
 from tasks.runtime.steps import inline
-from tasks.tracking.flavor import Covering, counts_in, scores_of
+from tasks.tracking.coverings import Covering, counts_in
 from tasks.tracking.reporting import run_report
+from tasks.tracking.row_scores import scores_of
 from tasks.tracking.scoring import ScoringRequest
 from tests.support.tables import ROWS, table_of, train_on_table
 

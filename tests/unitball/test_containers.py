@@ -26,7 +26,8 @@ from storage.readers.raw_tables import raw_rows
 from storage.refs import OnViolation
 from storage.schema import parse_schema
 from storage.source import ReadOptions, read_source
-from tasks.tracking.flavor import predict_file, save_model
+from tasks.tracking.flavor import save_model
+from tasks.tracking.predicted_files import predict_file
 from tasks.tracking.sklearn_export import to_sklearn
 from tests.support.kinds import KINDS, means, schema_of
 from unitball import PrivateClassifier

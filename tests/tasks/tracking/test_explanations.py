@@ -36,9 +36,9 @@ from tasks.tracking.explanations import (
     explaining_pipeline,
     players_of,
 )
-from tasks.tracking.flavor import Predicted, predict_file
 from tasks.tracking.lineage import read_lineage
 from tasks.tracking.model_versions import find_model
+from tasks.tracking.predicted_files import Predicted, predict_file
 from tasks.tracking.results import Proved
 from tasks.tracking.sklearn_export import to_sklearn
 from tests.support.command_line import CommandLine

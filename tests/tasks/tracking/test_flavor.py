@@ -24,7 +24,9 @@ from sklearn.preprocessing import FunctionTransformer
 from dpalgos.models import LinearModel
 from storage.encoder import TableEncoder
 from storage.errors import InputError, StorageError
-from tasks.tracking.flavor import Scorer, load_pipeline, predict_file, predictions_of, save_model, signature_of
+from tasks.tracking.flavor import Scorer, load_pipeline, save_model, signature_of
+from tasks.tracking.predicted_files import predict_file
+from tasks.tracking.row_scores import predictions_of
 from tasks.tracking.sklearn_export import to_sklearn
 
 CLINIC = Path(__file__).parents[3] / "docs" / "examples"

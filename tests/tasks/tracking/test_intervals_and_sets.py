@@ -22,7 +22,10 @@ from dpalgos.score_curves import Calibration
 from storage.encoder import TableEncoder
 from storage.errors import InputError
 from storage.names import SCORED, WRITTEN
-from tasks.tracking.flavor import Covering, counts_in, load_pipeline, predict_file, promised, scores_of, signature_of
+from tasks.tracking.coverings import Covering, counts_in, promised
+from tasks.tracking.flavor import load_pipeline, signature_of
+from tasks.tracking.predicted_files import predict_file
+from tasks.tracking.row_scores import scores_of
 from tasks.tracking.sklearn_export import to_sklearn
 from tests.tasks.tracking.test_flavor import CLINIC, saved
 from unitball.training import covered

@@ -20,8 +20,9 @@ from dpalgos.models import LinearModel
 from dpalgos.registry import AlgorithmSpec
 from storage.encoder import Clipped
 from storage.errors import InputError, StorageError
-from tasks.tracking import flavor as module
-from tasks.tracking.flavor import Predicted, load_pipeline, predict_file, save_model
+from tasks.tracking import predicted_files as module
+from tasks.tracking.flavor import load_pipeline, save_model
+from tasks.tracking.predicted_files import Predicted, predict_file
 from tasks.tracking.sklearn_export import to_sklearn
 from tests.support.encoders import BOTH, small_encoder
 from tests.support.leaks import found_in

@@ -29,7 +29,8 @@ from dpalgos.registry import AlgorithmSpec, lookup
 from dpalgos.rows import Floats
 from dpalgos.score_curves import Calibration
 from storage.errors import InputError
-from tasks.tracking.flavor import TRUSTED, scores_of
+from tasks.tracking.flavor import TRUSTED
+from tasks.tracking.row_scores import scores_of
 from tasks.tracking.sklearn_export import to_sklearn
 from tests.support.encoders import small_encoder
 

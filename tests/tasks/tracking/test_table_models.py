@@ -17,9 +17,10 @@ from tasks import records
 from tasks.exports.archive import export_run
 from tasks.exports.verifying import verify
 from tasks.runtime.steps import inline
-from tasks.tracking.flavor import load_pipeline, predict_file, save_model
+from tasks.tracking.flavor import load_pipeline, save_model
 from tasks.tracking.model_files import load_model
 from tasks.tracking.model_versions import find_model
+from tasks.tracking.predicted_files import predict_file
 from tasks.tracking.scoring import ScoringRequest
 from tests.support.tables import Trained
 
