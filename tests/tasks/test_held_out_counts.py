@@ -22,6 +22,8 @@ from tasks.tracking.row_scores import scores_of
 from tasks.tracking.scoring import ScoringRequest
 from tests.support.tables import ROWS, table_of, train_on_table
 
+pytestmark = pytest.mark.usefixtures("root")
+
 
 @pytest.mark.parametrize(
     ("label", "positive", "by"),
