@@ -327,6 +327,47 @@ def synthetic_rows(found: Table) -> dict[str, Any]:
     return {"columns": ["set", "ε", "system", "seeds", *columns], "rows": rows, "seeds": seeds}
 
 
+_SMALL = 2000
+"""Sets with fewer training rows are read by ``unitball train`` alone; all of them have two classes."""
+
+
+def expected_accuracy(sizes: Table, found: Table, *small: Table) -> dict[str, Any]:
+    """Return the default system's accuracy on sets of classes, by number of classes and of training rows."""
+    epsilons = (0.1, 0.5, 1.0, 3.0)
+    rows: list[tuple[int, int, list[Any]]] = []
+    for size in (one for one in sizes["cells"] if one["classes"] > 1):
+        name = size["set"]
+        means = [_means(found["cells"], "accuracy", set=name, system="trial", epsilon=one) for one in epsilons]
+        open_ = _means(found["cells"], "accuracy", set=name, system="boosting")
+        rows.append((size["classes"], size["rows"], [name, size["columns"], size["guessing"], *means, open_]))
+    read: dict[tuple[str, int, float | None], dict[float, float]] = {}
+    for name, epsilon, accuracy, *_ in (row for each in small for row in each["rows"]):
+        title, count, second = re.match(r"(.+) \(([\d,]+), ([\d.]+)", name).groups()  # type: ignore[union-attr]
+        # Larger sets are above, with functions of their columns.
+        if (training := int(count.replace(",", ""))) < _SMALL:
+            guessing = float(second) if "." in second else None
+            read.setdefault((title, training, guessing), {})[epsilon] = accuracy["mean"]
+    for (title, training, guessing), by_epsilon in read.items():
+        rows.append((2, training, [title, None, guessing, *map(by_epsilon.get, epsilons), None]))
+    titles = ["classes", "training rows", "set", "columns"]
+    shown = [{"title": one, "digits": 3} for one in ("guessing", *(f"ε = {one:g}" for one in epsilons), "not private")]
+    return {
+        "columns": [*titles, *shown],
+        "rows": [[k, n, *more] for k, n, more in sorted(rows, key=lambda one: one[:2])],
+    }
+
+
+def expected_r2(sizes: Table, found: Table) -> dict[str, Any]:
+    """Return the default system's R² on sets of numeric labels, by number of training rows."""
+    rows = []
+    for size in sorted((one for one in sizes["cells"] if one["classes"] == 1), key=lambda one: one["rows"]):
+        asked = [("trial", 0.1), ("trial", 0.5), ("trial", 1.0), ("trial", 3.0), ("boosting", None)]
+        means = [_means(found["cells"], "r2", set=size["set"], system=one, epsilon=at) for one, at in asked]
+        rows.append([size["rows"], size["set"], size["columns"], *means])
+    shown = [{"title": one, "digits": 3} for one in ("ε = 0.1", "ε = 0.5", "ε = 1", "ε = 3", "not private")]
+    return {"columns": ["training rows", "set", "columns", *shown], "rows": rows}
+
+
 MADE: dict[str, tuple[tuple[str, ...], Callable[..., dict[str, Any]]]] = {
     "tables-by-set": (("tables",), tables_by_set),
     "tables-means": (("tables",), tables_means),
@@ -336,6 +377,8 @@ MADE: dict[str, tuple[tuple[str, ...], Callable[..., dict[str, Any]]]] = {
     "synthetic-rows": (("synthesis",), synthetic_rows),
     "margins-held": (("margins",), margins_held),
     "what-to-expect": (("mnist", "tables"), what_to_expect),
+    "expected-accuracy": (("table-sizes", "tables", "sets-read-once", "sets-read-again"), expected_accuracy),
+    "expected-r2": (("table-sizes", "tables"), expected_r2),
 }
 """Tables that are made of files' cells or rows: the files, and what makes them."""
 

@@ -3,7 +3,7 @@
 Children run on this one, told to be others: OpenBLAS by ``OPENBLAS_CORETYPE``, NumPy by the instructions that it may
 not use; what this one makes as it is, the tests' own process makes. Between them every release is made of the same
 noisy integers, and its stored arrays are the same to the bit but for the classes named here, which
-``docs/operations.md`` names too.
+``docs/compatibility.md`` names too.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ def test_the_processors_are_told_apart() -> None:
 
 
 def test_the_page_names_what_is_rounded_and_what_is_drawn_again() -> None:
-    page = (REPOSITORY / "docs" / "operations.md").read_text("utf-8")
+    page = (REPOSITORY / "docs" / "compatibility.md").read_text("utf-8")
     assert [name for name in sorted(ROUNDED | FRESH) if f"`{name}`" not in page] == []
 
 

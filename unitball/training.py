@@ -159,7 +159,7 @@ def open_account(
         The neighbouring relation, for good (docs/guarantees.md).
     soft_limit : float, optional
         Epsilon below the cap's above which nothing is charged, until the owner lifts it on record. What is guaranteed
-        is the cap; lifting spends nothing, unlike raising a cap (docs/operations.md).
+        is the cap; lifting spends nothing, unlike raising a cap (docs/budget.md).
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Write the table of docs/schema.md: 9,000 synthetic hospital encounters of some 4,700 diabetics.
+"""Write the table of docs/coded-columns.md: 9,000 synthetic hospital encounters of some 4,700 diabetics.
 
 python docs/examples/make_encounters.py encounters.csv new_encounters.csv
 """

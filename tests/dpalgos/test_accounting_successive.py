@@ -114,7 +114,7 @@ def test_what_earlier_filters_hold_is_counted_whole() -> None:
 def test_a_raised_cap_leaves_less_than_the_same_cap_from_the_start(
     first: float, whole: float, raised: float, ratio: float
 ) -> None:
-    """The numbers of docs/operations.md: under a cap of 4, and of 3 raised to 4, after one Gaussian run; delta 1e-6."""
+    """The numbers of docs/budget.md: under a cap of 4, and of 3 raised to 4, after one Gaussian run; delta 1e-6."""
     delta = 1e-6
     history = SummedHistory().with_plan("p", _gaussian_run(first, delta))
     in_force = filter_in_force([3.0, 4.0], delta)

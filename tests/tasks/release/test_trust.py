@@ -203,8 +203,8 @@ def test_what_weighs_signal_against_noise_goes_by_the_noise_there_is(name: str) 
 
 
 def test_the_table_of_what_colluders_beyond_the_plan_see_is_true() -> None:
-    """Against k who pool what they know, N - k shares of variance sigma^2 / u are left: docs/parties.md."""
-    page = Path(__file__).parents[3] / "docs" / "parties.md"
+    """Against k who pool what they know, N - k shares of variance sigma^2 / u are left: docs/parties-reference.md."""
+    page = Path(__file__).parents[3] / "docs" / "parties-reference.md"
     mu = cast(GaussianMu, allocate([GaussianMu], [1.0], 1.0, 1e-5).losses[0]).mu
     rows = [line.strip("| \n").split(" | ") for line in page.read_text("utf-8").splitlines()]
     found = 0

@@ -72,5 +72,5 @@ def test_the_server_of_this_root_is_found(
 
 
 def test_names_of_events_are_documented() -> None:
-    text = (Path(__file__).parents[3] / "docs" / "operations.md").read_text("utf-8")
+    text = (Path(__file__).parents[3] / "docs" / "events.md").read_text("utf-8")
     assert [event for event in Event if f"`{event}`" not in text] == []
