@@ -30,6 +30,7 @@ from tasks.preparation.prepare import (
     record_night,
     whole,
 )
+from tasks.preparation.tuning import Choice, choose_on
 from tasks.records import record
 from tasks.release.admission import require_plan_admissible
 from tasks.release.metrics import Evaluation
@@ -62,9 +63,9 @@ Answers = list[Future[list[str]]]
 
 def plan(config: TrainingConfig) -> Prepared:
     """Look the data set up, ingest it where it comes along, and return the plan of a run."""
-    for name in filter(None, (config.dataset, config.public_dataset)):
+    for name in filter(None, (config.dataset, config.public_dataset, config.tuned_on)):
         resolve_dataset(name)
-    return prepare(config)
+    return prepare(choose(config).config)
 
 
 def chain(prepared: Prepared) -> Chained:
@@ -295,6 +296,19 @@ def chain_inline(config: TrainingConfig) -> Chained:
     """Plan and run the chain in the caller's own thread, without an engine: a point of a sweep."""
     with inline():
         return chain(plan(config))
+
+
+def choose(config: TrainingConfig) -> Choice:
+    """Return a configuration whose parameters are chosen on the synthetic or public rows that it names, if it does.
+
+    Candidates are runs on these rows: their releases are stored, and made once.
+
+    Raises
+    ------
+    ParameterError, InputError, RefusedError
+        As :func:`tasks.preparation.tuning.choose_on` does.
+    """
+    return choose_on(config, lambda candidate: chain_inline(candidate).result.metrics.known())
 
 
 def _as_flow(function: Callable[[TrainingConfig], RunResult]) -> Flow[[TrainingConfig], RunResult]:

@@ -498,7 +498,13 @@ def train(
         with one_at_a_time(config.dataset) if given else nullcontext():
             dataset = bring_in("train", dataset, schema, name, terms) if given else dataset
             ensure_registered(config.dataset, config.public_dataset)
-            prepared = require_feasible(with_epsilon(config, find_dataset(config.dataset)))
+            stated = with_epsilon(config, find_dataset(config.dataset))
+            if config.tuned_on is not None:
+                # Prefect takes seconds.
+                from flows.federated_training import choose
+
+                stated = choose(stated).config
+            prepared = require_feasible(stated)
         if config.epsilon is None and (price := price_of([prepared])) is not None:
             raise price.refusal(f"give epsilon={prepared.config.epsilon:g}")
         config = prepared.config

@@ -26,7 +26,7 @@ _SWITCHES = frozenset(
     name for name, field in TrainingConfig.model_fields.items() if field.annotation in (bool, bool | None)
 ) | {"public", "consistent_survivors", "allow_idealised"}
 # Mappings, which are typed as NAME=VALUE.
-_CALLED = {"param": "parameters", "class_weight": "class_weight", "tune": "tune"}
+_CALLED = {"param": "parameters", "class_weight": "class_weight", "tune": "tune", "on": "tuned_on"}
 # A whole command is typed as it is, up to where the sentence goes on.
 _COMMAND = r"unitball [a-z]+[^,;:()]*"
 _VALUE = r"\"[^\"]*\"|'[^']*'|(?:[^\s,;()]|,(?=[^\s,;()]))*[^\s,;().:]"

@@ -24,6 +24,7 @@ from deployments.cli.common import (
     table,
 )
 from deployments.cli.entry_point import app
+from deployments.cli.explaining import chosen
 from deployments.cli.given import refuse_beside, refuse_without
 from dpalgos.guarantees import RELATIONS, Neighbours
 from dpalgos.parameters import ParameterError
@@ -104,7 +105,7 @@ def _agree(configs: Sequence[TrainingConfig], *, yes: bool) -> list[str]:
     plans: dict[str, list[PreparedRun]] = {}
     for config in configs:
         try:
-            prepared = prepare(config)
+            prepared = prepare(chosen(config))
         except (InputError, ParameterError, RefusedError, SecureAggregationError):
             # A point that cannot be planned charges nothing, and its failure is recorded.
             continue
@@ -135,6 +136,7 @@ def _agree(configs: Sequence[TrainingConfig], *, yes: bool) -> list[str]:
         "deadline",
         "deadline_miss",
         "tune",
+        "tuned_on",
         "parameters",
         "secure",
         "sizes",

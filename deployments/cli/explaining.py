@@ -30,7 +30,7 @@ def explained_run(config: TrainingConfig) -> Answer:
     from tasks.release.prices import price_of, with_epsilon
 
     ensure_registered(config.dataset, config.public_dataset)
-    prepared = whole(require_feasible(with_epsilon(config, find_dataset(config.dataset))))
+    prepared = whole(require_feasible(with_epsilon(chosen(config), find_dataset(config.dataset))))
     plan, price = prepared.plan, price_of([prepared])
     warn(prepared)
     parts = {
@@ -68,7 +68,7 @@ def expected_run(config: TrainingConfig) -> Answer:
     from tasks.release.expectation import expect_run
 
     ensure_registered(config.dataset, config.public_dataset)
-    expected, classes = expect_run(config), find_dataset(config.dataset).classes
+    expected, classes = expect_run(chosen(config)), find_dataset(config.dataset).classes
     delta = rounded_up(expected.delta, 6)
     budget = "none" if expected.epsilon is None else f"epsilon {expected.epsilon:g} at delta {delta:g}"
     tuned = f", the best of {expected.candidates} private candidates" if expected.candidates > 1 else ""
@@ -114,6 +114,23 @@ def _span(least: float, most: float, digits: str) -> str:
     """Return what depends on how many rows people have: from one row each to the limit each."""
     low, high = (f"{number:{digits}}" for number in (least, most))
     return low if low == high else f"{low} to {high}"
+
+
+def chosen(config: TrainingConfig) -> TrainingConfig:
+    """Return a configuration with the values that are best on the rows that ``--on`` names, and print what they are.
+
+    Without ``--on`` the configuration as it is.
+    """
+    if config.tuned_on is None or not config.tune:
+        return config
+    # Prefect takes seconds.
+    from flows.federated_training import choose
+    from tasks.datasets.registration import find_dataset
+    from tasks.release.prices import with_epsilon
+
+    choice = choose(with_epsilon(config, find_dataset(config.dataset)))
+    typer.echo(str(choice), err=True)
+    return choice.config
 
 
 def warn(prepared: Prepared) -> None:

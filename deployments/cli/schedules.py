@@ -41,7 +41,7 @@ _FOLLOWED = "`unitball serve` follows within seconds where it runs, and otherwis
 @options_of(
     TrainingConfig,
     without=["dataset"],
-    named={"parameters": "--param"},
+    named={"parameters": "--param", "tuned_on": "--on"},
     first=["algorithm", "epsilon", "delta"],
     as_in_train=True,
 )

@@ -21,7 +21,7 @@ from deployments.cli.common import (
     say_charged_before,
 )
 from deployments.cli.entry_point import app
-from deployments.cli.explaining import expected_run, explained_run, warn
+from deployments.cli.explaining import chosen, expected_run, explained_run, warn
 from deployments.cli.given import refuse_beside
 from deployments.cli.results_table import shown_results
 from dpalgos.parameters import ParameterError
@@ -44,7 +44,7 @@ DEFAULT_COMPARISON = (
 
 
 @app.command(epilog="Example: unitball train --dataset digits --epsilon 1")
-@options_of(TrainingConfig, named={"parameters": "--param"}, first=FIRST)
+@options_of(TrainingConfig, named={"parameters": "--param", "tuned_on": "--on"}, first=FIRST)
 @answered
 def train(
     config: TrainingConfig,
@@ -90,7 +90,7 @@ def _ingest(name: str, path: Path, format: str | None, public: bool) -> None:
 @app.command(epilog="Example: unitball compare --dataset digits --epsilon 1")
 @options_of(
     TrainingConfig,
-    without=["algorithm", "projection", "trainer", "aggregation", "tune"],
+    without=["algorithm", "projection", "trainer", "aggregation", "tune", "tuned_on"],
     named={"parameters": "--param"},
     first=FIRST,
     as_in_train=True,
@@ -143,7 +143,7 @@ def _agreed_plans(configs: Sequence[TrainingConfig], *, yes: bool) -> list[Prepa
     plans: list[Prepared] = []
     for config in configs:
         try:
-            plans.append(require_feasible(with_epsilon(config, dataset)))
+            plans.append(require_feasible(with_epsilon(chosen(config), dataset)))
         except ParameterError as error:
             if len(configs) == 1:
                 raise

@@ -477,7 +477,9 @@ def _run(contents: _Contents) -> str:
         "its releases are of other rows than its key names",
     )
     _refute_if(
-        run.get("synthetic") != [] or identity.dataset.synthesis,
+        run.get("synthetic") != []
+        or identity.dataset.synthesis
+        or any(isinstance(one, PlannedRelease) and one.chosen_on for one in contents.planned.values()),
         "it rests on synthetic rows, and the archive does not hold what these are drawn from",
     )
     # Public maps that rows pass through are named behind the system.

@@ -40,7 +40,7 @@ _SHARED = (
 )
 REFUSED_FIELDS = (
     "seed", "public_dataset", "partition", "partition_seed", "sizes", "rows_per_party", "horizon", "deadline", "tune",
-    "counts_of", "basis",
+    "counts_of", "basis", "tuned_on",
     "by",
 )  # fmt: skip
 """Fields of a configuration that runs over separate parties refuse; ``unitball federate`` has no option for them."""

@@ -315,6 +315,17 @@ class AlgorithmSettings(BaseModel, frozen=True, extra="forbid"):
             examples=[{"clip": [0.5, 0.25]}],
         ),
     ] = {}
+    tuned_on: Annotated[
+        str | None,
+        Field(
+            min_length=1,
+            exclude_if=lambda value: value is None,
+            description="Data set, synthetic or public, on which `tune` compares candidates, at no charge. The run "
+            "rests on what synthetic rows are drawn from. Without `tune`: the set on which the parameters were "
+            "chosen. Default: the private rows, within the run's budget.",
+            examples=["clinic-synthetic"],
+        ),
+    ] = None
     parameters: Annotated[
         dict[str, object],
         Field(
@@ -619,7 +630,7 @@ def _faults_of_system(config: AlgorithmSettings) -> Iterator[str]:
         if given and field in named:
             yield f"`{field}` is among the `parameters` too: omit it of these"
     if config.basis is not None:
-        beside = ("projection", "features", "public_dataset", "counts_of")
+        beside = ("projection", "features", "public_dataset", "counts_of", "tuned_on")
         if others := [name for name in beside if getattr(config, name) is not None]:
             yield f"`basis` {config.basis} is the map of rows, and `{others[0]}` names another: omit one of them"
         if config.normalisation not in (None, "none"):
@@ -646,8 +657,8 @@ def _faults_of_horizon(config: TrainingConfig) -> Iterator[str]:
         if (config.participations, config.separation, config.expected_rows, config.bands) != (1, 1, None, None):
             yield "`participations`, `separation`, `expected_rows` and `bands` are of a `horizon`: give one"
         return
-    if config.tune:
-        yield "`tune` is not for a `horizon`, whose sums are released every night: omit it"
+    if config.tune or config.tuned_on is not None:
+        yield "`tune` and `tuned_on` are not for a `horizon`, whose sums are released every night: omit them"
     if config.roc or config.by is not None or config.deadline is not None:
         yield "`roc`, `by` and `deadline` are not for a `horizon`, of which no rows are held out: omit them"
     if config.test_fraction:

@@ -306,6 +306,7 @@ def draft_run(
     counted: Sequence[PlannedRelease] = (),
     groups: AlgorithmSpec | None = None,
     matrices: Sequence[PlannedRelease] = (),
+    chosen_on: str = "",
 ) -> Draft:
     """Return everything about a run over the parties' shards but its budgets, which :meth:`Draft.fitted` gives it.
 
@@ -328,6 +329,8 @@ def draft_run(
     matrices : sequence of PlannedRelease
         Confusion matrices of the same models and held-out rows, released before: counts of groups are combined with
         them.
+    chosen_on : str
+        Key of the synthesis on whose drawn rows the configuration's parameters were chosen; empty where none were.
 
     Raises
     ------
@@ -355,6 +358,7 @@ def draft_run(
         counted=tuple(counted),
         groups=groups,
         matrices=tuple(matrices),
+        chosen_on=chosen_on,
     )
 
 
@@ -410,6 +414,7 @@ class Draft:
     counted: tuple[PlannedRelease, ...] = ()
     groups: AlgorithmSpec | None = None
     matrices: tuple[PlannedRelease, ...] = ()
+    chosen_on: str = ""
 
     @property
     def stages(self) -> dict[str, type[Loss]]:
@@ -561,6 +566,8 @@ class Draft:
             outside=tuple(step.outside for step in self.features if step.outside),
             maps=group[0].dataset.maps,
             branches=branches,
+            # What measures a model rests on the synthesis through it.
+            chosen_on=self.chosen_on if spec.kind in ("projections", "trainers") else "",
         )
 
     @property

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import cast
+from typing import Annotated, cast
 
 import numpy as np
-from pydantic import BaseModel, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from dpalgos.accounting.costs import loss_of_deadline_misses
 from dpalgos.aggregators import Aggregator
@@ -134,6 +134,8 @@ class PlannedRelease(_Identified):
     branches : tuple of int
         Where rows pass through several branches side by side: of how many of the upstream releases each is made, in
         order. None: through all in turn.
+    chosen_on : str
+        Key of the synthesis on whose drawn rows parameters were chosen; empty where none were.
     """
 
     algorithm: AlgorithmField
@@ -147,6 +149,8 @@ class PlannedRelease(_Identified):
     outside: tuple[str, ...] = ()
     maps: tuple[str, ...] = ()
     branches: tuple[int, ...] = ()
+    # Left out where it is empty: what no drawn row has a part in is what it was.
+    chosen_on: Annotated[str, Field(exclude_if=lambda value: not value)] = ""
 
     @model_validator(mode="after")
     def _whole_branches(self) -> PlannedRelease:

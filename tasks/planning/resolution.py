@@ -118,6 +118,8 @@ def resolve(
         lookup(spec.kind, spec.name)
     parts = with_given({part: spec for part, spec in offered.items() if spec is not None}, config, dataset)
     reasons = choice.reasons if choice is not None else ()
+    if config.tuned_on is not None:
+        reasons = (*reasons, _chosen(config))
     if parameters_of(config, "tuned") and not config.tune:
         raise ParameterError("parameters of tuned are given and nothing is tuned: add --tune NAME=A,B,C")
     if config.tune:
@@ -133,6 +135,23 @@ def resolve(
         reasons=reasons,
         warning=choice.warning if choice is not None else None,
     )
+
+
+def _chosen(config: AlgorithmSettings) -> str:
+    """Return on which rows parameters were chosen.
+
+    Raises
+    ------
+    ParameterError
+        If they are still to be chosen: a plan is of one value each.
+    """
+    if config.tune:
+        raise ParameterError(
+            f"tune has candidates of {', '.join(config.tune)}, which are compared on {config.tuned_on} before a run is "
+            "planned: plan the run with the values that were chosen"
+        )
+    given = ", ".join(f"{name}={value}" for name, value in config.parameters.items()) or "defaults"
+    return f"parameters were chosen on the rows of {config.tuned_on}, at no charge: {given}"
 
 
 def _on_basis(arrangement: Arrangement, components: int) -> Arrangement:

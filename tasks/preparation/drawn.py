@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from storage.errors import RefusedError
 from storage.refs import DatasetRef
 from tasks.accounts.terms import relation_of
+from tasks.datasets.registration import find_dataset
+from tasks.planning.configuration import AlgorithmSettings
 from tasks.planning.nights import PlannedNight, release_of
 from tasks.planning.plans import RunPlan
 from tasks.planning.releases import PlannedRelease
@@ -100,6 +102,28 @@ def require_same_population(drawn: DatasetRef, registered: DatasetRef) -> None:
                     value=theirs,
                     bound=own,
                 )
+
+
+def tuned_on(config: AlgorithmSettings, registered: DatasetRef) -> DatasetRef | None:
+    """Return the data set on whose rows a configuration's parameters were chosen, or are to be; None where none were.
+
+    Raises
+    ------
+    RefusedError
+        If its rows are private, or drawn from releases of another account, relation or unit than a private run's.
+    """
+    if config.tuned_on is None:
+        return None
+    found = find_dataset(config.tuned_on)
+    if found.private:
+        raise RefusedError(
+            f"{found.name} is private: what is chosen on its rows would have to be charged. Name rows that are drawn "
+            f"(unitball synthesise {registered.name}) or public, or omit --on: --tune then chooses on the private "
+            "rows, within the run's budget"
+        )
+    if found.synthesis and registered.private:
+        require_same_population(found, registered)
+    return found
 
 
 def _releases_of(dataset: DatasetRef) -> list[PlannedRelease]:

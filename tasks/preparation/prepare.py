@@ -30,7 +30,7 @@ from tasks.planning.plans import Draft, RunPlan, draft_run
 from tasks.planning.releases import PlannedCombination, PlannedRelease
 from tasks.planning.resolution import resolve_normalisation, resolve_system
 from tasks.planning.rows import FeatureStep, MappedRows, NormalisedRows, Partition, RowNode, Shards
-from tasks.preparation.drawn import drawn_behind
+from tasks.preparation.drawn import drawn_behind, tuned_on
 from tasks.preparation.grouping import plan_groups
 from tasks.preparation.nightly_rows import Nights, are_current, plan_nights, record_tonight
 from tasks.preparation.normalisation import plan_normalisation, require_source
@@ -232,6 +232,8 @@ class AllRows:
         The public map of a row to its group, where the run is measured by group.
     matrices : tuple of PlannedRelease
         Confusion matrices of the run's models that were released before, where it is measured by group.
+    chosen_on : str
+        Key of the synthesis on whose drawn rows parameters were chosen; empty where none were.
     """
 
     training: Sequence[ShardRef]
@@ -243,6 +245,7 @@ class AllRows:
     counted: tuple[PlannedRelease, ...] = ()
     groups: AlgorithmSpec | None = None
     matrices: tuple[PlannedRelease, ...] = ()
+    chosen_on: str = ""
 
     def draft(self, config: TrainingConfig) -> Drafted:
         """Return all of a run but its budgets."""
@@ -255,6 +258,7 @@ class AllRows:
             counted=self.counted,
             groups=self.groups,
             matrices=self.matrices,
+            chosen_on=self.chosen_on,
         )
         return _DraftedRun(references=self, draft=draft)
 
@@ -363,6 +367,7 @@ def prepare(config: TrainingConfig) -> Prepared:
     features = faults.of(lambda: plan_features(source, config)) or ()
     mapped = plan_mapping(source, features) if features else None
     groups = faults.of(lambda: plan_groups(registered, config, name))
+    faults.of(lambda: tuned_on(config, registered))
     partition = faults.of(lambda: plan_partition(source if mapped is None else mapped.rows, config, registered))
     shards = None
     if partition is not None and not partition.reads_rows:
@@ -400,6 +405,7 @@ def prepare_divided(undivided: AwaitingPartition, shards: Shards) -> PreparedRun
         As :func:`prepare_over` does.
     """
     config = undivided.config
+    chosen = tuned_on(config, undivided.registered)
     references = AllRows(
         training=shards.training,
         held_out=() if shards.held_out is None else (shards.held_out,),
@@ -408,6 +414,7 @@ def prepare_divided(undivided: AwaitingPartition, shards: Shards) -> PreparedRun
         features=undivided.features,
         nodes=undivided.nodes,
         groups=undivided.groups,
+        chosen_on="" if chosen is None else chosen.synthesis,
     )
     if config.basis is not None:
         prepared = prepare_over(config, replace(references, counted=(paid_moments(config, undivided.registered),)))
@@ -424,6 +431,7 @@ def prepare_divided(undivided: AwaitingPartition, shards: Shards) -> PreparedRun
     missing = () if stored else tuple(one.key for one in matrices)
     prepared = replace(prepared, looked_up=looked_up._replace(missing=missing))
     used = [undivided.registered, *(step.public.rows for step in undivided.features if step.public is not None)]
+    used += [] if chosen is None else [chosen]
     prepared = replace(prepared, plan=drawn_behind(used).under(prepared.plan))
     return with_positive(prepared, config.positive or _declared_positive(undivided.registered))
 

@@ -157,7 +157,8 @@ def test_train_shows_every_field_with_its_description_and_bounds(
         # Fields stand in backticks, and options in their place.
         described = re.sub(r"`(\w+)`", lambda found: "--" + found[1].replace("_", "-"), field.description)
         assert re.sub(r"\s+", "", described) in text, name
-        assert ("--param" if name == "parameters" else "--" + name.replace("_", "-")) in text
+        called = {"parameters": "--param", "tuned_on": "--on"}
+        assert called.get(name, "--" + name.replace("_", "-")) in text
     assert ">0,≤1000" in text
 
 

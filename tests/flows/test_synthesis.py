@@ -79,6 +79,12 @@ def test_the_command_ends_and_is_charged_and_recorded_once(
         lineage = client.list_artifacts(logged[0].info.run_id)
     assert [one.path for one in lineage] == ["lineage.json"]
     assert json.loads((tmp_path / "rows.csv.lineage.json").read_text())["rests_on"] == found["rests_on"]
+    tuned = unitball(
+        "train", "--dataset", "ward", "--algorithm", "noisy-gd", "--trust", "central", "--epsilon", 1,
+        "--tune", "clip=0.1,0.5", "--on", "ward-synthetic", "--no-evaluation",
+    )  # fmt: skip
+    assert "synthetic rows of ward-synthetic" in tuned.err
+    assert "synthetic rows of ward-synthetic" in tuned.out
 
 
 def test_each_step_has_a_place_in_the_progress(called: CommandLine, files: tuple[object, ...], tmp_path: Path) -> None:

@@ -13,17 +13,21 @@ import pytest
 from dpalgos.accounting.composition import compose
 from dpalgos.guarantees import GaussianMu
 from dpalgos.parameters import ParameterError
-from flows.federated_training import chain_inline
+from flows.federated_training import chain_inline, choose
 from storage.errors import InputError, RefusedError
 from storage.frames import frame_of
 from storage.readers.in_memory import DeclaredFrame
 from storage.refs import Visibility
+from tasks.accounts.ledger import open_ledger
 from tasks.datasets.registration import find_dataset, ingest
 from tasks.datasets.request import IngestRequest
+from tasks.exports import archive
 from tasks.exports.archive import export_run
+from tasks.exports.verifying import verify
 from tasks.planning.configuration import TrainingConfig
 from tasks.preparation.drawn import drawn_behind
 from tasks.preparation.prepare import prepare, whole
+from tasks.preparation.tuning import choose_on
 from tasks.runtime.steps import inline
 from tasks.tracking.reporting import keep_run
 from tasks.tracking.results import rests_on
@@ -148,3 +152,80 @@ def test_an_estimator_of_public_rows_recognises_drawn_ones(drawn_from: GaussianM
     assert found["drawn"].proved.mu > drawn_from.mu
     assert "visits-synthetic" in str(found["drawn"])
     assert "synthetic" not in str(found["others"])
+
+
+def tuned(**given: Any) -> TrainingConfig:
+    """A run whose clipping norm is chosen on drawn rows."""
+    fields: dict[str, Any] = {"tune": {"clip": [1e-4, 0.5]}, "tuned_on": "visits-synthetic", "delta": 1e-6, **given}
+    return asked(fields.pop("dataset", "visits"), **fields)
+
+
+def test_what_is_chosen_on_drawn_rows_rests_on_their_synthesis(
+    drawn_from: GaussianMu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tuned(trust="central")
+    spent = {charge.key for charge in open_ledger().charges("visits")}
+    choice = choose(config)
+    best, _ = choice.scores[0]
+    assert choice.config.parameters["clip"] == best["clip"]
+    assert {charge.key for charge in open_ledger().charges("visits")} == spent
+    assert choice.metric == "accuracy"
+    assert "synthetic rows of visits-synthetic" in str(choice)
+    run = chain_inline(config)
+    own, both = together(choice.config, drawn_from)
+    assert run.result.proved is not None
+    assert run.result.proved.epsilon == pytest.approx(both)
+    assert run.result.epsilon_charged == pytest.approx(own)
+    assert both > 1.05 * own
+    assert "synthetic rows of visits-synthetic" in rests_on(run.result)
+    assert any("visits-synthetic" in reason for reason in run.plan.reasons)
+    # The same values, chosen by nothing, are another release: the identity names the synthesis.
+    untuned = whole(prepare(choice.config.model_copy(update={"tuned_on": None}))).plan
+    assert untuned.models[0].key != run.plan.models[0].key
+    assert run.plan.models[0].chosen_on == find_dataset("visits-synthetic").synthesis
+    with inline():
+        keep_run(config, run)
+    with pytest.raises(InputError, match="visits-synthetic"):
+        export_run(run.result.run_key)
+    # An archive whose run does not say it is refused by the identity of its model.
+    found = archive._find(run.result.run_key)
+    monkeypatch.setattr(archive, "_find", lambda run: {**found, "synthetic": []})
+    (tmp_path / "run.zip").write_bytes(export_run(run.result.run_key)[0])
+    assert "run" in {check.what for check in verify(tmp_path / "run.zip").checks if check.holds is False}
+
+
+def test_the_best_mean_over_the_draws_is_chosen_and_the_earlier_of_equal_ones(drawn_from: GaussianMu) -> None:
+    """Candidates are trained at the run's epsilon, delta, relation and trust, with public seeds."""
+    tried: list[TrainingConfig] = []
+
+    def score(candidate: TrainingConfig) -> dict[str, float]:
+        tried.append(candidate)
+        return {"accuracy": {0.1: 0.5, 0.2: 0.9, 0.3: 0.9}[candidate.parameters["clip"]] + 0.01 * (candidate.seed or 0)}
+
+    config = tuned(tune={"clip": [0.1, 0.2, 0.3]}, epsilon=2.0, roc=True, evaluation=True, trust="secagg", parties=3)
+    choice = choose_on(config, score)
+    assert choice.config.parameters["clip"] == 0.2
+    assert choice.config == config.model_copy(update={"tune": {}, "parameters": choice.config.parameters})
+    assert [found for _, found in choice.scores] == pytest.approx([0.91, 0.91, 0.51])
+    assert {(one.dataset, one.epsilon, one.delta, one.trust, one.parties, one.roc) for one in tried} == {
+        ("visits-synthetic", 2.0, 1e-6, "secagg", 3, False)
+    }
+    assert [one.seed for one in tried] == [0, 1, 2] * 3
+    assert choose_on(asked("visits"), score).config == asked("visits")
+
+
+def test_what_values_are_not_chosen_on(drawn_from: GaussianMu) -> None:
+    cases: list[tuple[dict[str, Any], type[Exception], str]] = [
+        ({"dataset": "stays"}, RefusedError, r"account.*stays"),
+        ({"tuned_on": "stays"}, RefusedError, "stays is private"),
+        ({"neighbours": "replace-special"}, ParameterError, "replace-special"),
+        ({"parameters": {"clip": 0.2}}, ParameterError, "clip"),
+        ({"tune": {"step_size": [float(step + 1) for step in range(65)]}}, ParameterError, "65"),
+    ]
+    for given, error, match in cases:
+        with pytest.raises(error, match=match):
+            choose(tuned(**given))
+    with pytest.raises(ParameterError, match="visits-synthetic"):
+        prepare(tuned())
+    # Values that a person chose by hand rest on the rows as well.
+    assert whole(prepare(tuned(tune={}))).plan.synthetic == ("visits-synthetic",)
