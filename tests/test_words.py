@@ -1,16 +1,21 @@
-"""Words that readers did not understand, or read as something else: none is on a page or in a message.
+"""Words that readers did not understand or misread: none is on a page, in a message or in a public docstring.
 
-The pages are read without code, and the messages are those of ``tests/templates.txt``. An exception has a reason.
+The pages are read without code, the messages are those of ``tests/templates.txt``, and the docstrings are those of the
+package ``unitball``. An exception has a reason.
 """
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.data import REPOSITORY
+
+_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef)
 
 _UNITS = "row|person|party|night|day|set|cell|second|class|seed|column|point|year"
 _RATE = rf"\d[\d,]* (?!(for|in|of|with|by|to) )[a-z]+ an? ({_UNITS})"
@@ -49,7 +54,7 @@ EXCEPTIONS = {
     ("guarantees.md", "which cost nothing, then noisy-gd"): _IDENTITY,
     ("guarantees.md", "the adaptive composition is of sums"): _IDENTITY,
 }
-"""Pairs of a page (or ``messages``) and a text that may stay there, with the reason."""
+"""Pairs of a page (or ``messages``, ``docstrings``) and a text that may stay there, with the reason."""
 
 _CODE = re.compile(r"^```.*?^```|^ {4}[^\n]*$|`[^`\n]*`|\]\([^)\n]*\)|<!--.*?-->|<[^>\n]*>", re.M | re.S)
 
@@ -63,11 +68,19 @@ def _found(text: str) -> list[str]:
     ]
 
 
+def _docstrings() -> Iterator[str]:
+    for path in sorted((REPOSITORY / "unitball").glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, _DOCUMENTED) and not getattr(node, "name", "").startswith("_"):
+                yield re.sub(r"``[^`]*``|:\w+:`[^`]*`", "", ast.get_docstring(node) or "")
+
+
 def _texts() -> dict[str, str]:
     pages = [*sorted(REPOSITORY.glob("docs/*.md")), *(REPOSITORY / f"{one}.md" for one in ("README", "CONTRIBUTING"))]
     texts = {path.name: _CODE.sub("", path.read_text("utf-8")) for path in (*pages, REPOSITORY / "SECURITY.md")}
     templates = (Path(__file__).parent / "templates.txt").read_text("utf-8").splitlines()
     messages = [line.partition(": ")[2] for line in templates if not line.startswith("#")]
+    texts["docstrings"] = "\n".join(_docstrings())
     return texts | {"messages": "\n".join(re.sub(r"\{[^{}]*\}|`[^`]*`", "", one) for one in messages)}
 
 
@@ -75,7 +88,7 @@ TEXTS = _texts()
 
 
 @pytest.mark.parametrize("place", TEXTS)
-def test_no_coined_word_is_on_a_page_or_in_a_message(place: str) -> None:
+def test_no_coined_word_is_on_a_page_in_a_message_or_in_a_docstring(place: str) -> None:
     allowed = [text for page, text in EXCEPTIONS if page == place]
     assert [text for text in _found(TEXTS[place]) if not any(one in text for one in allowed)] == []
 

@@ -1,4 +1,4 @@
-"""What an account has spent and what is left of it, as objects with names."""
+"""An account's spending, charges and remaining budget, as objects."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -61,35 +61,35 @@ class Charge:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class AccountBudget:
-    """An account: its cap, what it has spent, what is left, and each charge.
+    """An account: its cap, its spending, its remaining budget, and its charges.
 
     Attributes
     ----------
     account : str
     datasets : tuple of str
-        Those that pay from it.
+        Data sets whose releases it pays for.
     epsilon_cap, delta_cap : float or None
-        None of public rows.
+        None for public rows.
     epsilon_spent : float or None
-        Of the rows that have paid most, at ``delta_spent``; None where it is infinite.
+        ε of the rows that have been charged most, at ``delta_spent``; None if it is infinite.
     delta_spent : float
     left : OneMore or None
-        The largest ``epsilon`` of one more ``run`` at ``delta`` that would be admitted now. None of public rows, and
-        where nothing can be charged.
+        The largest ``epsilon`` of one more ``run`` at ``delta`` that the cap allows now. None for public rows, and if
+        nothing can be charged.
     charges : tuple of Charge
         Oldest first.
     parties : data frame
         ``party``, ``epsilon_spent`` (at ``delta``), ``releases``.
     unit, relation, filter : str
-        What is protected, between which tables nobody can tell, and how charges are added up.
+        What is protected, the neighbouring relation, and the composition of charges.
     group_size : int
     promised : mapping or None
-        ``epsilon`` and ``delta`` of all that is ever released under the cap.
+        ``epsilon`` and ``delta`` of all releases under the cap together.
     disjoint : tuple of mapping
-        Accounts whose people were declared to be others, with the reasons.
+        Accounts whose people were declared to be different, with the reasons.
     reserved, restored : tuple of str
     behind : str or None
-        What the ledger lacks of what its marks have seen; then nothing can be charged.
+        Charges that the high-water marks show and the ledger lacks; nothing can then be charged.
     """
 
     account: str

@@ -42,7 +42,7 @@ class Bounds:
         Raises
         ------
         ParameterError
-            For what is no such pair.
+            If ``bounds`` is not such a pair.
         """
         try:
             low, high = (np.broadcast_to(np.asarray(end, dtype=np.float64), features) for end in bounds)

@@ -47,21 +47,21 @@ class PrivatePCA(_Unmarked, PrivateStep):
     """Principal components that are differentially private towards the rows they are fitted on.
 
     One release of the rows' mean and of their second moments about it is charged to the account. Everything else is
-    made of it: another ``n_components`` is the same release and costs nothing.
+    computed from it: another ``n_components`` is the same release and is free.
 
-    Columns are scaled by public numbers alone (``bounds`` or ``schema``), so that rows that fill their ranges evenly
-    have norm 1 on average. ``components_``, ``mean_`` and variances are those of the scaled columns. Rows less their
-    mean are clipped to norm 1 where moments are formed. No row is divided by its norm, so that ``inverse_transform``
-    gives rows in the columns' units.
+    Columns are scaled by public numbers (``bounds`` or ``schema``), so that rows that fill their ranges evenly have
+    norm 1 on average. ``components_``, ``mean_`` and variances refer to the scaled columns. For the moments, rows less
+    their mean are clipped to norm 1. No row is divided by its norm, so ``inverse_transform`` returns rows in the
+    columns' units.
 
-    In a pipeline with a private classifier or regressor both name one account. The scores bear a mark, by which the
-    classifier's ``guarantee_`` composes the basis. A pandas frame bears it too, a polars frame only within a pipeline.
+    In a pipeline with a private classifier or regressor both must name one account. The scores carry a mark, from which
+    the classifier's ``guarantee_`` composes the basis. Pandas frames carry it too, polars frames only in a pipeline.
 
     Parameters
     ----------
     epsilon, delta
-        Of one fit. Public rows are fitted at 1 without epsilon; ``fit`` on private rows raises
-        :class:`unitball.BudgetError` with the price, unless that release is stored already.
+        Budget of one fit. Default of epsilon: 1 for public rows. For private rows ``fit`` without it raises
+        :class:`unitball.BudgetError` with the price, unless that release is already stored.
     n_components : int, optional
         k. Default: the components whose noisy variance is above what noise alone reaches in one of twenty releases.
     center : bool
@@ -82,24 +82,24 @@ class PrivatePCA(_Unmarked, PrivateStep):
     explained_variance_ratio_ : array (k,)
         Of the total variance, as it is released.
     noise_floor_ : float
-        What the largest noisy variance of no variance at all stays below with probability 0.95.
+        Bound on the largest noisy variance of constant columns, with probability 0.95.
     mean_ : array (d,)
-        Of the scaled columns, about which scores are; 0 is the middle of the declared ranges.
+        Mean of the scaled columns, which scores are relative to; 0 is the middle of the declared ranges.
     n_components_, n_features_in_ : int
     feature_names_in_ : array
-        Where rows have names.
+        Present if columns have names.
     scaled_names_ : tuple of str
-        What the d scaled columns are: with a schema a category has one for each value.
+        Names of the d scaled columns; with a schema a category has one column per value.
     guarantee_ : FitGuarantee
     charges_ : data frame
-        A line for the release.
+        One line per release.
     basis_ : ReleasedBasis or None
-        What the mark on scores says; None of public rows.
+        The mark on scores; None for public rows.
 
     Raises
     ------
     BudgetError
-        From ``fit``, if the account does not admit it, or private rows come without ``epsilon``.
+        From ``fit``, if the account's cap does not allow it, or private rows come without ``epsilon``.
     storage.errors.InputError
         From ``fit`` without ``n_components``, if no component is above the noise, with the epsilon that would be
         needed. The release is charged then: give ``n_components`` to use it.

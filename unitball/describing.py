@@ -44,9 +44,9 @@ def describe(
     root: str | os.PathLike[str] | None = None,
     **rows: Any,
 ) -> pd.DataFrame:
-    """Release what the columns of a table hold, charge it once to its account, and return it; as ``unitball describe``.
+    """Release histograms or tables of pairs of columns, charged once to the account; as ``unitball describe``.
 
-    Asked again for the same version, budget and trust model it is the same release, and costs nothing.
+    The same version, budget and trust model give the same release, which is free when it is repeated.
 
     Parameters
     ----------
@@ -54,20 +54,20 @@ def describe(
         A registered data set, or the name of a new one whose file is given. Or rows in memory, as of
         :func:`unitball.train`, which are registered first.
     schema : mapping or path, optional
-        Of rows in memory: what each column may hold (docs/schema.md).
+        With rows in memory: what each column may hold (docs/schema.md).
     name : str, optional
-        Of rows in memory: the name of their data set.
+        With rows in memory: name of their data set.
     epsilon : float, optional
-        Of the release, for each row or person, above 0. Without it, public rows are described at 0.2, and so are
-        private rows where that release is charged already.
+        ε of the release per row or person, above 0. Default: 0.2 for public rows, and for private rows if that release
+        is already charged.
     delta : float, optional
-        105/128 of the cap's by default; 1e-5 on public rows.
+        Default: 105/128 (82 %) of the cap's; 1e-5 for public rows.
     trust : str, optional
-        Of several parties' own files: ``local`` by default, ``secagg``, ``central``.
+        Trust model of several parties' own files: ``local`` (default), ``secagg`` or ``central``.
     version : str, optional
-        The newest by default.
+        Default: the newest.
     against : str, optional
-        Another version, whose own release is paid: the frame is then of differences, this version's less the other's.
+        Another version whose release is already charged: the frame then has differences, this version minus the other.
     pairs : sequence of pairs of names, or of texts such as ``"age,outcome"``
         Count the tables of these pairs of columns instead of single columns.
     by : str, optional
@@ -90,12 +90,12 @@ def describe(
         ``measured`` and ``reason``. Its ``attrs`` also hold ``rests_on``, the keys of one-way counts with which the
         tables were made consistent, and ``epsilon_together``, of these and the release.
 
-        Of single columns: ``column``, ``kind``, ``what`` (bar, count, other, share, quartile, mean, missing), ``of``,
-        ``value``, the ends ``low`` and ``high`` of its 95 % margin in the column's units, and ``measured``: where that
-        is false nothing can be said at this budget, and ``reason`` says why. An end that is None beside a value is
-        open. Of differences also ``here`` and ``there``. Its ``attrs`` hold what the release cost and who paid, and of
-        a comparison ``measured``, ``beyond`` and ``by_chance``: how many differences are measured, how many leave
-        their margin, and about how many would where nothing differs.
+        Single columns: ``column``, ``kind``, ``what`` (bar, count, other, share, quartile, mean, missing), ``of``,
+        ``value``, the ends ``low`` and ``high`` of its 95 % margin in the column's units, and ``measured``. If that is
+        false, the value cannot be measured at this budget, and ``reason`` has the reason. An end that is None next to a
+        value is open. Differences also have ``here`` and ``there``. Its ``attrs`` hold the price of the release and its
+        account; for a comparison also ``measured``, ``beyond`` and ``by_chance``: the number of measured differences,
+        how many of them leave their margin, and about how many would if nothing differed.
 
     Raises
     ------

@@ -36,110 +36,109 @@ from unitball.wording import spoken_in_python
 @learns_nothing
 @dataclass(eq=False, repr=False)
 class PrivateClassifier(Scored, ClassifierMixin, PrivateEstimator):  # type: ignore[misc]  # scikit-learn has no types
-    """A classifier that is differentially private towards the rows it is fitted on.
+    """A differentially private classifier with scikit-learn's interface.
 
-    ``fit`` on private rows declares, charges, draws and stores like any run: the ledger of ``root`` refuses what would
-    exceed the account's cap. Clones, pickled copies, searches and other processes spend from one account by its name.
-    Fitting again on equal rows in the same order with equal parameters is the same release and costs
-    nothing, also after a restart. Any other fit is charged, and fits add up, those of folds and subsets too; another
-    ``repetition`` draws afresh and is charged. The encoded rows are kept in the root, as those of a data set
-    ``ACCOUNT.fits``: what was charged and not stored is made again of them, and they are recognised under other
-    accounts.
+    ``fit`` on private rows is a run like any other: it is planned, charged to the account, released and stored, and the
+    ledger of ``root`` refuses a charge that would exceed the account's cap. Clones, pickled copies, searches and other
+    processes charge the same account by its name. A fit of equal rows in the same order with equal parameters is the
+    same release and is free, also after a restart. Every other fit is charged in addition, including fits of folds and
+    subsets; another ``repetition`` draws fresh noise and is charged. The encoded rows are kept in the root as the data
+    set ``ACCOUNT.fits``: a release that was charged but not stored is computed again from them, and the rows are
+    recognised under other accounts.
 
-    Without ``account`` no account remembers a fit: another fit of the same rows is not counted, and the printed
-    guarantee says so. Rows that an account of the root knows are refused then.
+    Without ``account`` no fit is recorded: a second fit of the same rows is not counted, and the printed guarantee says
+    so. Rows that belong to an account of the root are then refused.
 
-    With ``test_fraction`` a part of the rows (of people, where the rows have groups) trains nothing. A noisy confusion
-    matrix and noisy running sums of the scores are released of that part, in the same plan: no row is in both parts, so
-    ε and δ of the fit stay what they are. ``measured_`` says how good the model is, ``predict_proba`` gives calibrated
-    probabilities, and a threshold can be chosen, by ``aim`` or by ``thresholds_``. It costs the rows that do not train.
-    By default all rows train, nothing is measured and there is no ``predict_proba``: scores of a private model are no
-    probabilities, because clipping and noise change their scale. ``CalibratedClassifierCV`` would fit on the rows
-    exactly, outside the guarantee. How good a model is for each value of a column is said by
-    ``unitball.train(…, by="column")``.
+    With ``test_fraction`` some rows (people, if the rows have groups) are held out of training. The same plan releases
+    a noisy confusion matrix and noisy running sums of scores of the held-out part. No row is in both parts, so ε and δ
+    of the fit do not change. ``measured_`` has the metrics, ``predict_proba`` gives calibrated probabilities, and a
+    threshold can be chosen by ``aim`` or from ``thresholds_``. The price is fewer training rows. By default all rows
+    train, nothing is measured, and there is no ``predict_proba``: scores of a private model are not probabilities,
+    because clipping and noise change their scale. ``CalibratedClassifierCV`` would fit on the rows exactly, outside the
+    guarantee. Metrics by the values of a column: ``unitball.train(…, by="column")``.
 
     Parameters
     ----------
     epsilon : float, optional
-        Of one fit. Public rows are fitted at 1 without it; ``fit`` on private rows raises :class:`unitball.BudgetError`
-        with the price of that and charges nothing, unless that fit is stored already.
+        ε of one fit. Default: 1 for public rows. For private rows ``fit`` without it raises
+        :class:`unitball.BudgetError` with the price at ε = 1, unless that fit is already stored.
     delta : float
-        Of one fit, below one over the number of rows; 0 for algorithms of pure epsilon.
+        δ of one fit, below one over the number of rows; 0 for algorithms of pure ε.
     algorithm : str, optional
-        A registered system or trainer. By default ``"unitball"``, the recommended system; where delta is 0,
-        ``"objective-perturbation"`` with lambda = 1.5 sqrt(p) / (n epsilon) for p encoded features: its noise, of norm
-        about 2 p / epsilon, then moves the minimiser by at most about 4 sqrt(p) / 3 (``dpalgos.trainers``). It is
-        proved in real arithmetic only, so that an account must admit that (``open_account(allow_idealised=True)``).
+        A registered system or trainer. Default: ``"unitball"``, the recommended system; if delta is 0,
+        ``"objective-perturbation"`` with λ = 1.5 √p / (n ε) for p encoded features: its noise, of norm about 2 p / ε,
+        then moves the minimiser by at most about 4 √p / 3 (``dpalgos.trainers``). It is proved in real arithmetic only,
+        which an account must allow (``open_account(allow_idealised=True)``).
     account : str, optional
-        Whose budget private rows spend: one that exists (:func:`unitball.open_account`). Without ``epsilon``, what is
-        stored already is returned at no cost.
+        Account that pays for private rows: an existing one (:func:`unitball.open_account`). Without ``epsilon``, a
+        stored fit is returned at no charge.
     schema : mapping or path, optional
-        Declares the columns of data frames (see docs/schema.md), the label's classes included.
+        Declares the columns of data frames and the label's classes (docs/schema.md).
     bounds : (low, high), optional
-        For arrays: each a number, or one per feature. Values outside are clipped. Needed for private rows without
-        schema.
+        Bounds of arrays: two numbers, or one of each per feature. Values outside are clipped. Required for private rows
+        without a schema.
     classes : sequence, optional
-        The labels there may be, in order. Needed for private rows without schema.
+        Possible labels, in order. Required for private rows without a schema.
     positive : label, optional
-        Which of two classes scores, thresholds, ``aim``, precision, recall and F1 are of: it comes last in
-        ``classes_``. By default the schema's ``positive``, or the last class. It changes no release and costs nothing.
+        The positive class of two: scores, thresholds, ``aim``, precision, recall and F1 refer to it, and it comes last
+        in ``classes_``. Default: the schema's ``positive``, or the last class. It changes no release and is free.
     public : bool
-        The rows are public: bounds and classes may be learnt from them, nothing is stored or charged, and the
-        same noise is added.
+        Whether the rows are public: bounds and classes may then be learnt from them, nothing is stored or charged, and
+        the same noise is added.
     root : path, optional
-        Whose ledger is charged: ``UNITBALL_ROOT`` or the user's own by default. ``":memory:"`` is this process alone
-        and forgotten at its end, for tests; the printed guarantee says so.
+        Folder whose ledger is charged. Default: ``UNITBALL_ROOT`` or the user's own. ``":memory:"`` keeps the ledger in
+        this process and forgets it at the end, for tests; the printed guarantee says so.
     parameters : mapping, optional
-        Of the algorithm's parts, such as ``{"trainer.regularisation": 0.01}``.
+        Parameters of the algorithm's parts, such as ``{"trainer.regularisation": 0.01}``.
     class_weight : dict or "balanced", optional
-        What the rows of a class weigh beside those that weigh 1, by label: public, above 0, 1 where left out.
-        All are divided by the largest: a weight above 1 would raise the sensitivity.
-        ``"balanced"`` weighs the classes by noisy counts, which take a twentieth of a gradient trainer's budget.
+        Weights of rows by label: public, above 0. Default: 1. All are divided by the largest, because a weight above 1
+        would raise the sensitivity. ``"balanced"`` computes weights from noisy class counts, which take 5 % of a
+        gradient trainer's budget (in μ²).
     repetition : int
-        Another number is another release, drawn and charged again.
+        Number of the release: another number is another release with fresh noise and a charge of its own.
     random_state : int, RandomState or None
-        Public seed of the noise; for public rows only.
+        Public seed of the noise; public rows only.
     disjoint_people : str
-        Where rows like these are under another account: the reason why their people are others, which is recorded.
+        Reason why these rows belong to other people than similar rows of another account; it is recorded.
     on_violation : {"refuse", "clip"}
-        What happens to cells outside the schema, in ``fit`` and ``predict``, as ``unitball ingest --on-violation`` says
-        it of a file: an error names the first one, or numbers go to the nearest end of their range and an unknown
-        category is none.
+        Treatment of cells outside the schema, in ``fit`` and ``predict``, as ``unitball ingest --on-violation``.
+        ``"refuse"`` raises an error that names the first cell. ``"clip"`` moves numbers to the nearest end of their
+        range and encodes an unknown category as no category.
     rows_per_person : int
-        With ``groups``: the most rows of one person that are taken; public.
+        With ``groups``: maximum number of rows per person; public.
     test_fraction : float
-        Of the rows, or people, that are held out, from 0 to below 1. Places and a public seed say which, never what
-        rows contain. Another fraction divides the rows otherwise, and a fit with it is charged on top.
+        Fraction of the rows, or people, that is held out, from 0 to below 1. Positions and a public seed decide which
+        ones, independently of what rows contain. A fit with another fraction is another release and is charged.
     aim : str, optional
-        With ``test_fraction``, of two classes: what the threshold is chosen for, ``"balanced"``, ``"f1"``,
-        ``"recall=0.8"`` or ``"cost=1:20"`` (a false alarm costs 1, a miss 20). It costs nothing: a fit with another aim
-        is the same release. ``decision_function`` is then counted from the threshold. Any other threshold of
-        the probabilities: ``sklearn.model_selection.FixedThresholdClassifier``, whose fit is the same release, too.
+        With ``test_fraction`` and two classes: the goal of the threshold, ``"balanced"``, ``"f1"``, ``"recall=0.8"`` or
+        ``"cost=1:20"`` (a false positive costs 1, a false negative 20). It is free: a fit with another aim is the same
+        release. ``decision_function`` is then relative to the threshold. Any other threshold of the probabilities:
+        ``sklearn.model_selection.FixedThresholdClassifier``, whose fit is the same release, too.
 
     Attributes
     ----------
     classes_ : array (K,)
-        In their declared order, but for ``positive``, which is last.
+        Classes in their declared order, except that ``positive`` comes last.
     coef_ : array (1 or K, p)
-        Of raw features within their bounds, if the model is linear and bounds are given; otherwise of encoded ones. For
-        rows whose encoding has norm 1, to which the others are scaled.
+        Weights of raw features within their bounds, if the model is linear and bounds are given; otherwise of encoded
+        features. They apply to rows whose encoding has norm 1, to which all rows are scaled.
     intercept_ : array (1 or K,)
     guarantee_ : FitGuarantee
-        What is proved, and what is not covered: exact scores of folds and other steps of a pipeline are outside
-        (:func:`unitball.check_pipeline` names those that learn from rows).
+        What is proved, and what is not covered: exact scores of folds, and other steps of a pipeline
+        (:func:`unitball.check_pipeline` lists the steps that learn from rows).
     charges_ : data frame
-        A line a release.
+        One line per release.
     measured_ : dict of str to float
         With ``test_fraction``: ``accuracy``, ``balanced_accuracy``, ``auc``, ``recall_CLASS``, … of the held-out rows
-        or people, noisy, each with the ends ``…_low`` and ``…_high`` of its 95 % margin; ``aim_…`` at the threshold
-        that was chosen, whose margins hold for all thresholds at once and so include the choice. What cannot be
+        or people, noisy, each with the ends ``…_low`` and ``…_high`` of its 95 % margin. ``aim_…`` holds at the chosen
+        threshold; these margins hold for all thresholds at once and so include the choice. A metric that cannot be
         measured is nan.
     unmeasured_ : dict of str to str
-        Why each metric of ``measured_`` that is nan cannot be measured.
+        Reason for each metric of ``measured_`` that is nan.
     calibration_ : tuple of Calibration
         With ``test_fraction``: one of two classes, or one per class.
     thresholds_ : data frame or None
-        With ``test_fraction``, of two classes, a line a threshold: ``score``, ``probability``, and ``recall``,
+        With ``test_fraction`` and two classes, one line per threshold: ``score``, ``probability``, and ``recall``,
         ``precision``, ``f1``, ``balanced_accuracy`` of the second class for rows above it, with margins that hold for
         all thresholds at once: choose one by looking, and its margin stays true.
     n_features_in_ : int
@@ -147,8 +146,8 @@ class PrivateClassifier(Scored, ClassifierMixin, PrivateEstimator):  # type: ign
     Raises
     ------
     BudgetError
-        From ``fit``, if the account does not admit it, or private rows come without ``epsilon``. It is no
-        ``Exception``, so that a search ends with the reason instead of a missing score.
+        From ``fit``, if the account's cap does not allow it, or private rows come without ``epsilon``. It does not
+        derive from ``Exception``, so that a search ends with the reason instead of a missing score.
     dpalgos.parameters.ParameterError
         From ``fit``, if something would have to be learnt from private rows, or parameters do not fit.
 
@@ -229,7 +228,7 @@ class PrivateClassifier(Scored, ClassifierMixin, PrivateEstimator):  # type: ign
         if declared is None:
             check_classification_targets(y)
             if type_of_target(y) not in ("binary", "multiclass"):
-                raise ParameterError(f"y is {type_of_target(y)}; give one class a row")
+                raise ParameterError(f"y is {type_of_target(y)}; give one class per row")
             declared = np.unique(y)
         if isinstance(declared, str | bytes | Mapping) or not np.iterable(declared):
             raise ParameterError(f"classes is {shown(declared)}; give the labels there may be, as a list")
@@ -254,7 +253,7 @@ class PrivateClassifier(Scored, ClassifierMixin, PrivateEstimator):  # type: ign
         if unknown := [label for label, place in alike.items() if place < 0]:
             raise ParameterError(
                 f"row {known.index(unknown[0]) + 1}, label {shown_cell(unknown[0])} is not one of the classes "
-                f"{', '.join(map(repr, places))}; declare it or leave the row out"
+                f"{', '.join(map(repr, places))}; declare it or omit the row"
             )
         places |= alike
         return Target(
@@ -301,7 +300,7 @@ class PrivateClassifier(Scored, ClassifierMixin, PrivateEstimator):  # type: ign
 
     @property
     def thresholds_(self) -> Any:
-        """What is to be expected at each threshold that sums of scores tell apart, of two classes."""
+        """Expected rates at each threshold that the sums of scores distinguish, for two classes."""
         return None if self._points is None else pd.DataFrame(self._points)
 
     def _operating_points(self, sums: ScoreSums) -> dict[str, Floats]:
@@ -315,18 +314,18 @@ class PrivateClassifier(Scored, ClassifierMixin, PrivateEstimator):  # type: ign
 
     @property
     def predict_proba(self) -> Callable[[Any], Floats]:
-        """From rows to the probability of each class, (m, K), calibrated on the held-out rows or people.
+        """Return the probability of each class per row, (m, K), calibrated on the held-out rows or people.
 
-        A logistic curve of each score, by the released sums; of more than two classes divided by their sum. Columns are
-        in the order of ``classes_``. Of people they are probabilities of people: each weighs the same, whatever rows
-        they have. ``predict`` goes by the scores, whose sign the confusion matrix counts, and by ``aim``, so that the
-        most probable class need not be the one predicted.
+        Each score is mapped by a logistic curve that is fitted to the released sums; with more than two classes the
+        results are divided by their sum. Columns are in the order of ``classes_``. If people are protected, each person
+        has the same weight, however many rows they have. ``predict`` uses the scores, whose sign the confusion matrix
+        counts, and ``aim``, so the most probable class need not be the predicted one.
 
         Raises
         ------
         AttributeError
-            Where no sums of scores were released, with the way to have them: scikit-learn's tools take the decision
-            function then.
+            If no sums of scores were released; the message says how to get them. scikit-learn's tools then use the
+            decision function.
         """
         # What was fitted says it; before that, what is asked for does.
         if getattr(self, "calibration_", self.test_fraction > 0 and self.delta > 0):

@@ -109,14 +109,14 @@ def bases_under(estimator: Any, rows: Any) -> tuple[ReleasedBasis, ...]:
 def require_one_account(estimator: Any, steps: type) -> None:
     """Refuse a pipeline whose private transformer and estimator do not name one account, before either is charged.
 
-    What a search is of names what its clones name; only a transformer and what is fitted on its scores are compared.
+    Only a transformer and the estimator that is fitted on its scores are compared; clones in a search name the same.
 
     Parameters
     ----------
     estimator : PrivateStep
-        Of the pipeline, being fitted.
+        Step of the pipeline that is being fitted.
     steps : type
-        What private steps are.
+        Class of private steps.
 
     Raises
     ------

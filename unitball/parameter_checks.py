@@ -29,7 +29,7 @@ _WITHOUT_CELLS = (
 
 
 class NoNumberError(ParameterError, TypeError):
-    """A cell is of a type that no number is of; scikit-learn's users expect a ``TypeError``."""
+    """A cell's type is not numeric; scikit-learn's users expect a ``TypeError``."""
 
 
 def shown(value: Any) -> str:
@@ -45,7 +45,7 @@ def require_number(name: str, value: Any, bound: str, within: Callable[[float], 
 
 
 def require_whole(name: str, value: Any, least: int) -> None:
-    """Refuse what is no whole number from the least one on."""
+    """Refuse values that are not whole numbers of at least ``least``."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, Integral) or not least <= int(value) <= _MOST_WHOLE:
         raise ParameterError(f"{name} is {shown(value)}; give a whole number from {least} on")
 

@@ -1,8 +1,8 @@
-"""What a scikit-learn pipeline learns from rows beside a private estimator, step by step.
+"""Steps of a scikit-learn pipeline that learn from rows in addition to a private estimator.
 
-Whatever is fitted on private rows before a private estimator, or around it, is outside its guarantee and unseen by it:
-a scaler's mean moves with every row. There is no telling from outside what a class learns, so the rule is a list of
-classes that are known to learn nothing, each with the settings under which that is so; everything else is named.
+A step that is fitted on private rows before or around a private estimator is outside its guarantee: a scaler's mean
+changes with every row. What a class learns cannot be seen from outside. The rule is therefore a list of classes that
+are known to learn nothing, each with the settings for which this holds; all others are reported.
 """
 
 import sys
@@ -43,12 +43,12 @@ _Class = TypeVar("_Class", bound=type)
 
 @dataclass(frozen=True, kw_only=True)
 class PipelineFinding:
-    """A step that learns from rows, or of which nobody here knows that it does not.
+    """A step that learns from rows, or is not known to learn nothing.
 
     Attributes
     ----------
     step : str
-        Its place: names of steps, joined by points; empty for what was asked about itself.
+        Its place: names of steps, joined by points; empty for the estimator itself.
     estimator : str
         Its class.
     reason : str
@@ -169,27 +169,27 @@ _SKIPPED = ("passthrough", "drop", None)
 
 
 def check_pipeline(pipeline: Any) -> tuple[PipelineFinding, ...]:
-    """Name each step of a pipeline that learns from the rows it is fitted on, outside every guarantee of ours.
+    """List the steps of a pipeline that learn from the rows they are fitted on, outside Unitball's guarantees.
 
-    Nothing is fitted and no row is looked at. Steps within steps are looked at: pipelines, ``ColumnTransformer``,
-    ``FeatureUnion``, what a search or a calibration is of. A class that is not known to learn nothing is named, a
-    subclass of a known one too.
+    Nothing is fitted and no row is read. Nested steps are examined: pipelines, ``ColumnTransformer``,
+    ``FeatureUnion``, and the estimator inside a search or a calibration. Classes that are not known to learn nothing
+    are listed, including subclasses of known ones.
 
-    Known to learn nothing, of any settings: ``Normalizer``, ``Binarizer``, ``PolynomialFeatures``, ``FeatureHasher``,
+    Known to learn nothing, with any settings: ``Normalizer``, ``Binarizer``, ``PolynomialFeatures``, ``FeatureHasher``,
     ``AdditiveChi2Sampler``, ``SkewedChi2Sampler``, ``PolynomialCountSketch``, ``"passthrough"``. And with these:
 
     - ``FunctionTransformer``: no function, or a ufunc of NumPy or SciPy; any other is handed all rows at once;
-    - ``HashingVectorizer``: no function of one's own;
+    - ``HashingVectorizer``: no callable among its parameters;
     - ``RBFSampler``: ``gamma`` a number; ``GaussianRandomProjection``, ``SparseRandomProjection``: ``n_components`` a
-      number, since ``"auto"`` goes by the number of rows, which of people is private;
+      number, since ``"auto"`` depends on the number of rows, which is private if people are protected;
     - ``OneHotEncoder``, ``OrdinalEncoder``: ``categories`` declared, no ``min_frequency`` or ``max_categories``;
     - ``SimpleImputer``: ``strategy="constant"``, a ``fill_value``, ``keep_empty_features=True``, no indicator;
     - ``MissingIndicator``: ``features="all"``; ``SplineTransformer``: ``knots`` as an array;
     - ``Pipeline``, ``ColumnTransformer``, ``FeatureUnion``, ``FixedThresholdClassifier``: of such steps, columns by
-      name; ``sparse_threshold=0`` around words or one-hot columns that may be empty, whose zeros it counts.
+      name; ``sparse_threshold=0`` around words or one-hot columns that may be empty, because it counts zeros.
 
     Scalers, selections, decompositions, target encoders, calibrations and searches learn from the rows: ``bounds=`` or
-    ``schema=`` of our estimators scale, encode and fill without looking at one.
+    ``schema=`` of Unitball's estimators scale, encode and fill without reading rows.
 
     Parameters
     ----------
@@ -200,7 +200,7 @@ def check_pipeline(pipeline: Any) -> tuple[PipelineFinding, ...]:
     Returns
     -------
     tuple of PipelineFinding
-        Empty where all that is learnt from the rows is learnt by our estimators.
+        Empty if only Unitball's estimators learn from the rows.
 
     Examples
     --------

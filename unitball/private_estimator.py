@@ -55,7 +55,7 @@ from unitball.wording import in_python, spoken_in_python
 
 @dataclass(eq=False, repr=False)
 class PrivateEstimator(PrivateStep):
-    """What classifier and regressor share; each says what its labels are.
+    """Base of classifier and regressor; each defines its labels.
 
     The fields are the parameters of both.
     """
@@ -91,9 +91,9 @@ class PrivateEstimator(PrivateStep):
         X : array (m, p), or a data frame of the schema's columns
         y : array (m,)
         groups : array (m,), optional
-            Whose each row is, text or whole numbers: what is protected is then a person with all rows, in an account of
-            people. By keyword alone: a third argument is elsewhere the rows' weights. In a pipeline:
-            ``set_fit_request(groups=True)``. A schema's column of type ``person`` says the same.
+            Person of each row, text or whole numbers. A person with all rows is then protected, in an account of
+            people. Keyword only, since a third argument is usually the rows' weights. In a pipeline:
+            ``set_fit_request(groups=True)``. A schema's column of type ``person`` has the same effect.
         """
         self._require_parameters()
         require_one_account(self, PrivateStep)
@@ -304,9 +304,9 @@ class PrivateEstimator(PrivateStep):
 
     @spoken_in_python()
     def effects(self) -> pd.DataFrame:
-        """Return what the model says about each column: its scores along it, from weights and released counts alone.
+        """Return the effect of each column on the score, from weights and released counts.
 
-        No row is looked at, so it costs nothing. The data frame is that of :meth:`unitball.TrainedModel.effects`.
+        No row is read, so this is free. The data frame is that of :meth:`unitball.TrainedModel.effects`.
 
         Raises
         ------
@@ -348,8 +348,8 @@ class PrivateEstimator(PrivateStep):
     def explain(self, X: Any, *, permutations: int = PERMUTATIONS, seed: int = 0) -> pd.DataFrame:
         """Return why rows have their scores: what each column adds, a Shapley value with its standard error.
 
-        No row that was fitted on is looked at: reference rows are drawn from the counts of columns that the fit has
-        released, so that it costs nothing. The data frame is that of :func:`unitball.explain`.
+        No training row is read: reference rows are drawn from the counts of columns that the fit has released, so this
+        is free. The data frame is that of :func:`unitball.explain`.
 
         Parameters
         ----------

@@ -30,15 +30,15 @@ def reduce(
 ) -> pd.DataFrame:
     """Release second moments of a data set's columns and return their principal components; as ``unitball reduce``.
 
-    Another number of components is the same release and costs nothing.
+    Another number of components is the same release and is free.
 
     Parameters
     ----------
     dataset : str
         A registered data set.
     epsilon : float, optional
-        Of the release, for each row or person, above 0. Without it, public rows are reduced at 0.5, and so are private
-        rows where that release is charged already.
+        ε of the release per row or person, above 0. Default: 0.5 for public rows, and for private rows if that release
+        is already charged.
     components : int, optional
         Default: those above the noise.
     delta : float, optional
@@ -46,7 +46,7 @@ def reduce(
     center : bool
         Whether rows are centred at a released mean; at the declared middle otherwise.
     trust : str, optional
-        Of several parties' own files: ``local`` by default, ``secagg``, ``central``.
+        Trust model of several parties' own files: ``local`` (default), ``secagg`` or ``central``.
     version : str, optional
         Default: the newest.
     replicate : int

@@ -1,4 +1,4 @@
-"""Warnings for the screen of the user who called, and for nothing else: what they say of rows reaches no record."""
+"""Warnings that are only shown on the user's screen, because they may describe rows; no record keeps them."""
 
 import sys
 import warnings

@@ -26,20 +26,20 @@ def synthesise(
     """Draw synthetic rows of a table from released counts, charged once to its account; as ``unitball synthesise``.
 
     Histograms of the columns, tables of all pairs of columns by class in a few groups, and one table per column of a
-    tree are released with Gaussian noise and charged as one plan. Rows are drawn from these tables alone. The same
-    budget on the same version is the same releases, and costs nothing more, for any number of rows and any seed.
+    tree are released with Gaussian noise and charged as one plan. Rows are drawn only from these tables. The same
+    budget on the same version gives the same releases; any number of rows and any seed are then free.
 
     Parameters
     ----------
     dataset : str
         A registered table.
     epsilon : float, optional
-        Of all stages together, per row or person, above 0. Without it public rows are counted at 1, and so are private
-        rows where that is charged already.
+        ε of all stages together per row or person, above 0. Default: 1 for public rows, and for private rows if those
+        releases are already charged.
     root : path, optional
-        ``UNITBALL_ROOT`` or the user's own by default.
+        Default: ``UNITBALL_ROOT`` or the user's own folder.
     **settings
-        Of :class:`tasks.planning.synthesis.SynthesisRequest`, as the command's options: ``delta``, ``trust``,
+        Fields of :class:`tasks.planning.synthesis.SynthesisRequest`, as the command's options: ``delta``, ``trust``,
         ``pairs``, ``test_fraction``, ``rows``, ``seed``, ``name``, ``output``.
 
     Returns
@@ -56,7 +56,7 @@ def synthesise(
     storage.errors.RefusedError
         If the account's cap would be exceeded; nothing is released then.
     storage.errors.InputError, dpalgos.parameters.ParameterError
-        For what does not fit.
+        If a setting does not fit.
     """
     request = checked("synthesise", SynthesisRequest, {"dataset": dataset, "epsilon": epsilon, **settings})
     with using_root(root):

@@ -96,9 +96,9 @@ def root_of_one_call() -> Iterator[None]:
 
 @contextmanager
 def one_at_a_time(name: str) -> Iterator[None]:
-    """Let no other process bring in rows as a data set of this name meanwhile.
+    """Keep other processes from registering rows as a data set of this name.
 
-    Held from the rows to the plan that is made of them: a plan is of the newest version.
+    Held from the registration to the plan, because a plan reads the newest version.
     """
     folder = current_layout().private / "frames" / path_component(name, "data set name")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -107,7 +107,7 @@ def one_at_a_time(name: str) -> Iterator[None]:
 
 
 def other_process(what: str) -> str:
-    """Return why an account in memory is of one process, and the way out."""
+    """Return why an account in memory belongs to one process, and what to do."""
     return (
         f"root={MEMORY!r} keeps accounts in the memory of one process, and {what}; omit root or give root=FOLDER, "
         "whose ledger all processes use, or keep n_jobs at 1"
@@ -133,38 +133,38 @@ def open_account(
     relation: str = DEFAULT_RELATION,
     soft_limit: float | None = None,
 ) -> None:
-    """Open the account of a population: what everything that is ever released about it may spend.
+    """Open an account: the privacy budget for all releases about one population.
 
-    It is kept by the root, like an account that ``unitball ingest`` opens, and spent by whatever names it: estimators,
-    :func:`unitball.train`, :func:`unitball.describe` and commands, in any process. Called again with the same terms, it
-    changes nothing; the cap agrees with the one at opening and with the one in force, if it was raised since.
+    The root keeps it, like an account that ``unitball ingest`` opens. Everything that names it charges it: estimators,
+    :func:`unitball.train`, :func:`unitball.describe` and commands, in any process. A second call with the same terms
+    changes nothing; the cap may be the one at opening or the one in force, if it was raised since.
 
     Parameters
     ----------
     name : str
-        Of the population, as estimators name it (``account=``).
+        Name of the account, which estimators give as ``account=``.
     epsilon, delta : float
         The cap; delta below one over the number of rows.
     root : path, optional
-        Whose ledger keeps the account: ``UNITBALL_ROOT`` or the user's own by default. ``":memory:"`` keeps it in this
-        process alone and forgets it at its end: for tests, because the same rows then have their whole budget again.
+        Folder whose ledger keeps the account. Default: ``UNITBALL_ROOT`` or the user's own. ``":memory:"`` keeps it in
+        this process and forgets it at the end: for tests, because the same rows then have their whole budget again.
     allow_idealised : bool
-        Admit algorithms that are proved in real arithmetic only.
+        Whether to allow algorithms that are proved in real arithmetic only.
     people : bool
-        What is protected is a person with all rows, and no single row, for good; ``fit(…, groups=…)`` or a schema's
-        column of type ``person`` says whose they are.
+        Whether people are protected, each with all their rows, instead of single rows. This is fixed at opening.
+        ``fit(…, groups=…)`` or a schema's column of type ``person`` names the person of each row.
     group_size : int
-        The most rows that one person has, where rows are protected; the account then counts what a person loses.
+        Maximum number of rows per person, if rows are protected; the account then computes a person's loss.
     relation : {"replace-one", "replace-special"}
-        The neighbouring relation, for good (docs/guarantees.md).
+        The neighbouring relation, fixed at opening (docs/guarantees.md).
     soft_limit : float, optional
-        Epsilon below the cap's above which nothing is charged, until the owner lifts it on record. What is guaranteed
-        is the cap; lifting spends nothing, unlike raising a cap (docs/budget.md).
+        ε below the cap's. Charges above it are refused until the owner lifts it, which is recorded. The guarantee is
+        that of the cap; lifting the limit spends nothing, unlike raising a cap (docs/budget.md).
 
     Raises
     ------
     storage.errors.InputError
-        If it exists with other terms, the cap bounds nothing, or the soft limit is not below the cap.
+        If the account exists with other terms, the cap bounds nothing, or the soft limit is not below the cap.
     """
     path_component(name, "account")
     if relation not in RELATIONS:
@@ -184,20 +184,20 @@ def open_account(
 
 @spoken_in_python()
 def budget(dataset: str, *, root: str | os.PathLike[str] | None = None) -> AccountBudget:
-    """Return what an account has spent, each charge, and what is left.
+    """Return an account's spending, its charges, and its remaining budget.
 
     Parameters
     ----------
     dataset : str
-        A registered data set, or an account, such as an estimator's.
+        A registered data set, or an account.
     root : path, optional
-        ``UNITBALL_ROOT`` or the user's own by default; ``":memory:"`` for accounts of this process.
+        Default: ``UNITBALL_ROOT`` or the user's own folder. ``":memory:"``: accounts of this process.
 
     Returns
     -------
     AccountBudget
-        ``left_epsilon`` is the largest of one more run that would still be admitted; ``charges`` has the date, epsilon,
-        delta and mu of each.
+        ``left_epsilon`` is the largest ε of one more run that the cap allows; ``charges`` has date, ε, δ and μ of each
+        charge.
 
     Raises
     ------
@@ -212,25 +212,25 @@ def budget(dataset: str, *, root: str | os.PathLike[str] | None = None) -> Accou
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class TrainedModel:
-    """What a run leaves.
+    """A trained model with its result and its account.
 
     Attributes
     ----------
     result : RunResult
-        Spent, proved, claimed, measured; ``result.metrics`` has all numbers, nan for what cannot be measured, and
-        ``result.metrics.reasons`` says why.
+        Spending, proof, the paper's claim and metrics. ``result.metrics`` is nan for a metric that cannot be measured,
+        and ``result.metrics.reasons`` has the reason.
     pipeline : sklearn.pipeline.Pipeline or None
-        From rows as they came to classes or numbers; None where each party has a model that scikit-learn cannot hold.
+        From raw rows to classes or numbers; None if each party has a model that scikit-learn cannot represent.
     budget : AccountBudget
-        Of the account, after the run: ``left_epsilon``, ``charges``.
+        The account after the run: ``left_epsilon``, ``charges``.
     says : Effects or None
-        What it says about each column of a declared table; see :meth:`effects`.
+        Effect of each column of a declared table; see :meth:`effects`.
     remembered : str
-        What is to be said where the account ends with this process.
+        A note, if the account ends with this process.
     lineage : Lineage or None
-        What the model is made of.
+        The releases and data sets that the model rests on.
     root : str or None
-        Where its releases are kept.
+        Folder that keeps its releases.
     """
 
     result: RunResult
@@ -243,7 +243,7 @@ class TrainedModel:
 
     @property
     def guarantee(self) -> Proved | None:
-        """What is proved of all that the run released; None for nothing."""
+        """The guarantee of all releases of the run; None if nothing is proved."""
         return self.result.proved
 
     def predict(self, rows: Any) -> pd.Series:
@@ -251,15 +251,15 @@ class TrainedModel:
 
         Parameters
         ----------
-        rows : frame of the table's columns (see :func:`unitball.train`), or array (m, d) where the set has no schema
+        rows : frame of the table's columns (see :func:`unitball.train`), or array (m, d) if the set has no schema
         """
         return predicted(self.pipeline, rows)
 
     def predict_proba(self, rows: Any) -> pd.DataFrame:
         """Return the probability of each of two classes for each row, of a model that was measured with ``roc=True``.
 
-        Where people are protected it is of a person: calibrated so that each counts as one, however many rows they
-        have. Among rows a class may be more or less frequent.
+        If people are protected, the calibration gives each person the same weight, however many rows they have; the
+        frequency of a class among rows may differ.
 
         Parameters
         ----------
@@ -330,17 +330,17 @@ class TrainedModel:
         return found
 
     def effects(self) -> pd.DataFrame:
-        """Return what the model says about each column: its scores along it, from weights and released counts alone.
+        """Return the effect of each column on the score, from weights and released counts.
 
-        No row is looked at, so it costs nothing.
+        No row is read, so this is free.
 
         Returns
         -------
         data frame
-            A line a part of a number's range, or a value: ``column``, ``kind``, ``of``, ``low``, ``high``, ``rows``
-            (noisy; a 95 % margin from ``rows_low`` to ``rows_high``) and the model's scores there, the other columns at
-            a reference. Columns with the largest effects come first. Its ``attrs`` hold ``note`` (how to read it),
-            ``reference`` and ``pairs`` of columns by the weight of their products.
+            One line per part of a number's range, or per value: ``column``, ``kind``, ``of``, ``low``, ``high``,
+            ``rows`` (noisy; 95 % margin from ``rows_low`` to ``rows_high``) and the model's scores there, with the
+            other columns at a reference. Columns with the largest effects come first. Its ``attrs`` hold ``note`` (how
+            to read it), ``reference`` and ``pairs`` of columns by the weight of their products.
 
         Raises
         ------
@@ -380,8 +380,8 @@ class TrainedModel:
         """Return a line a group, of a run that was measured with ``by="column"``: its rates and their 95 % margins.
 
         ``rows`` is noisy, as all numbers of private rows are; ``<rate>_low`` and ``<rate>_high`` are a margin's ends. A
-        rate that cannot be measured is nan, and ``<rate>_reason`` says why. Where people are protected ``rows`` counts
-        people, and rates are of them.
+        rate that cannot be measured is nan, and ``<rate>_reason`` says why. If people are protected, ``rows`` and all
+        rates count people.
         """
         of = self.result.by_group
         if of is None:
@@ -451,38 +451,38 @@ def train(
     root: str | os.PathLike[str] | None = None,
     **settings: Any,
 ) -> TrainedModel:
-    """Train over the parties' rows, charge what it costs, measure the model, log it to MLflow; as ``unitball train``.
+    """Train, charge, evaluate and log one model; as ``unitball train``.
 
-    No server is started. Where the root is being served (``unitball serve``), the run is a flow run of that server,
-    found with its secret in the root, and stands on its pages; otherwise the steps are plain calls.
+    No server is started. If the root is being served (``unitball serve``), the run is a flow run of that server and
+    appears on its pages; otherwise the steps are plain calls.
 
     Parameters
     ----------
     dataset : str or data frame
-        A registered data set, or one that scikit-learn brings along. Or rows, with the label among their columns: a
-        data frame of pandas or polars, an Arrow table, an object that gives an Arrow stream, a mapping of column to
-        cells, a list of records. Columns that the schema does not name are not looked at. Rows are registered first, as
-        ``unitball ingest`` does with a file; equal rows under an equal schema are the version that is there, and the
-        same run on them costs nothing.
+        A registered data set, or a bundled one of scikit-learn. Or rows, with the label among their columns: a data
+        frame of pandas or polars, an Arrow table, an object with an Arrow stream, a mapping of column to cells, a list
+        of records. Columns that the schema does not name are not read. Rows are registered first, as ``unitball
+        ingest`` registers a file. Equal rows under an equal schema are the existing version, and the same run on them
+        is free.
     schema : mapping or path, optional
-        Of rows that are given: what each column may hold (docs/schema.md).
+        With rows: what each column may hold (docs/schema.md).
     name : str, optional
-        Of rows that are given: what the data set, and its model, will go by.
+        With rows: name of the data set and of its model.
     root : path, optional
-        ``UNITBALL_ROOT`` or the user's own by default.
+        Default: ``UNITBALL_ROOT`` or the user's own folder.
     **settings
-        Of :class:`tasks.planning.configuration.TrainingConfig`, as the command's options: ``algorithm``, ``epsilon``,
-        ``delta``, ``trust``, ``parties``, …. Of rows that are given also ``account``, ``epsilon_cap``, ``delta_cap``,
+        Fields of :class:`tasks.planning.configuration.TrainingConfig`, as the command's options: ``algorithm``,
+        ``epsilon``, ``delta``, ``trust``, ``parties``, …. With rows also ``account``, ``epsilon_cap``, ``delta_cap``,
         ``on_violation``, ``group_size``, ``disjoint_people``, ``allow_idealised``, ``relation``, and
-        ``visibility="public"``. Without ``epsilon``, public rows are trained on at 1, and so are private rows where
-        that run is charged already.
+        ``visibility="public"``. Default of ``epsilon``: 1 for public rows, and for private rows if that run is already
+        charged.
 
     Raises
     ------
     storage.errors.PriceError
         If private rows would be charged and no ``epsilon`` is given; the message has the price, and nothing is charged.
     storage.errors.RefusedError
-        If something unproved would read private rows, or a cap would be exceeded; nothing is released then.
+        If an algorithm without proof would read private rows, or a cap would be exceeded; nothing is released.
     storage.errors.InputError, dpalgos.parameters.ParameterError
         For settings that do not fit.
     """

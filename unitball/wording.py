@@ -1,7 +1,7 @@
-"""Messages in the words of whoever asks: what the command line calls ``--delta 0`` is ``delta=0`` in a notebook.
+"""Messages in the caller's terms: ``--delta 0`` of the command line is ``delta=0`` in Python.
 
-Code below speaks of options, as they are typed; the command line shows that as it is. Each function of this package
-that people call gives its errors through :func:`in_python`, so that none names an option that there is not.
+Messages of other packages name command-line options. Each public function of this package passes its errors through
+:func:`in_python`, which replaces them by parameters.
 """
 
 import difflib
