@@ -163,7 +163,7 @@ def schedules() -> Answer:
             "paused" if timed.paused else _when(timed),
             timed.config.system,
             timed.config.epsilon,
-            "\n".join(f"{date:%Y-%m-%d %H:%M %Z}" for date in dates[timed.full_name]) or None,
+            ", ".join(f"{date:%Y-%m-%d %H:%M %Z}" for date in dates[timed.full_name]) or None,
         )
         for timed in kept.sound
     )

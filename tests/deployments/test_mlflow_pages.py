@@ -296,9 +296,9 @@ def test_a_sweeps_points_run_through_parallel_coordinates(browser: Any, address:
 
 
 def test_the_saved_query_finds_the_best_proved_accuracy(browser: Any, address: str, root: Path) -> None:
-    """The search that docs/reproduction.md names, sorted by accuracy."""
+    """The search that docs/sweeps.md names, sorted by accuracy."""
     search = 'metrics.epsilon_spent <= 1 and tags.proved != "none"'
-    assert search in (Path(serving.__file__).parents[1] / "docs" / "reproduction.md").read_text("utf-8")
+    assert search in (Path(serving.__file__).parents[1] / "docs" / "sweeps.md").read_text("utf-8")
     experiment = client(root).get_experiment_by_name("a-sweep").experiment_id
     query = urllib.parse.urlencode(
         {

@@ -177,6 +177,7 @@ def test_a_schedule_becomes_a_deployment_of_its_data_set_and_goes_again(
     assert [each.schedule.cron for each in deployment["schedules"]] == ["0 5 * * 1"]
     assert deployment["triggers"] == []
     assert [one["config"]["epsilon"] for one in clinic.succeeds("schedules")["schedules"]] == [0.1]
+    assert "\\n" not in clinic("schedules").out
     clinic.succeeds("schedule", "clinic", "--remove")
     assert scheduled_deployments() == []
 
