@@ -110,7 +110,7 @@ def predict_file(
     id_column : str, optional
         A column of the source that is kept as it is.
     threshold : float, optional
-        See :func:`scores_of`.
+        See :func:`tasks.tracking.row_scores.scores_of`.
     covering : Covering, optional
         Whether intervals or sets are asked for.
     why : Why, optional
