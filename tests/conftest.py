@@ -15,12 +15,10 @@ import numpy as np
 import pytest
 
 from tests.support import data, distribution, ledgers
-from tests.support.called import runs_called
 from tests.support.command_line import CommandLine
 from tests.support.ending import guard_session
 from tests.support.engines import Engine, prepare_served, tracking_copied
 from tests.support.serving import Served, started
-from tests.support.tracking import figures_remembered
 
 # A developer's own server is not for tests.
 for _name in [name for name in os.environ if name.startswith("MLFLOW_TRACKING_")]:
@@ -89,6 +87,9 @@ def _tracking_copied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Calla
 
 @pytest.fixture(scope="session", autouse=True)
 def _figures_remembered() -> Iterator[None]:
+    # Here, since the process that hands out the tests runs none: it would import for seconds before it starts others.
+    from tests.support.tracking import figures_remembered
+
     with figures_remembered():
         yield
 
@@ -141,6 +142,8 @@ def unitball(engine: Engine, root: Path, capfd: pytest.CaptureFixture[str]) -> C
 @pytest.fixture
 def called(tracked_root: Path, capfd: pytest.CaptureFixture[str]) -> Iterator[CommandLine]:
     """Return the command line for runs of which no test looks at the engine: they are plain calls."""
+    from tests.support.called import runs_called
+
     with runs_called():
         yield CommandLine(tracked_root, capfd)
 

@@ -96,9 +96,8 @@ def _core(name: str, needs: str, threads: int, *, numpy: str = "", also: tuple[s
 THIS = "this one"
 PROCESSORS = (
     _core("Haswell", "AVX2", 1),
-    _core("Haswell", "AVX2", 2, numpy=_WIDE_VECTORS),
     _core("SkylakeX", "AVX512F", 2),
-    _core("Zen", "AVX2", 1, also=("Haswell",)),
+    _core("Zen", "AVX2", 2, numpy=_WIDE_VECTORS, also=("Haswell",)),
 )
 
 

@@ -39,7 +39,7 @@ counting queries under differential privacy", VLDB Journal 24 (2015) (factorisat
 import math
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import cache
+from functools import cache, lru_cache
 
 import numpy as np
 
@@ -48,10 +48,13 @@ from dpalgos.parameters import COUNT, Bounded
 from dpalgos.rows import Floats, Ints
 
 
+@lru_cache(maxsize=8)
 def _lower(column: tuple[int, ...]) -> Ints:
     """Return the lower triangular Toeplitz matrix (T, T) of its first column."""
     steps = np.subtract.outer(np.arange(len(column)), np.arange(len(column)))
-    return np.where(steps >= 0, np.array(column, dtype=np.int64)[np.maximum(steps, 0)], 0)
+    matrix = np.where(steps >= 0, np.array(column, dtype=np.int64)[np.maximum(steps, 0)], 0)
+    matrix.flags.writeable = False
+    return matrix
 
 
 @cache
@@ -69,6 +72,15 @@ def _decoder(factor: ToeplitzFactor) -> Floats:
     matrix = np.zeros((factor.nights, factor.nights))
     for row in range(factor.nights):
         matrix[row, : row + 1] = factor.decoder(row + 1)
+    matrix.flags.writeable = False
+    return matrix
+
+
+@lru_cache(maxsize=8)
+def _covariance(factor: ToeplitzFactor) -> Floats:
+    """Return A Ĉ⁻¹ (A Ĉ⁻¹)ᵀ, (T, T): cubic in T, and needed for every table that is read."""
+    decoder = _decoder(factor)
+    matrix = np.asarray(decoder @ decoder.T)
     matrix.flags.writeable = False
     return matrix
 
@@ -135,5 +147,4 @@ class RunningSums(Bounded):
 
     def covariance(self) -> Floats:
         """Return the covariance (T, T) of a line's decoded running sums, of noise of variance 1 on what is released."""
-        decoder = _decoder(self.factor())
-        return np.asarray(decoder @ decoder.T)
+        return _covariance(self.factor())

@@ -370,8 +370,7 @@ def _line_before_the_end(process: subprocess.Popen[str], number: signal.Signals)
     return line
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("step", ["declared", "charged"])
+@pytest.mark.parametrize(("step", "number"), [("declared", signal.SIGINT), ("charged", signal.SIGTERM)])
 def test_what_stands_is_said_before_the_process_ends(
     step: str, number: signal.Signals, commands: CommandLine, tmp_path: Path
 ) -> None:

@@ -24,7 +24,7 @@ from tasks.runtime.services import credentials_file
 from tests.support.command_line import CommandLine
 from tests.support.nights import by_night
 from tests.support.processes import has_ended
-from tests.support.serving import UNITBALL, Served, environment, free_port, rows_file, wait_for
+from tests.support.serving import UNITBALL, Served, attacked, environment, free_port, rows_file, wait_for
 
 SEED = 7
 
@@ -144,6 +144,7 @@ def test_a_run_from_a_notebook_is_found_on_the_pages(served: Served) -> None:
 
 @pytest.mark.parametrize("by", by_night(["api", "command"], {"command"}))
 def test_a_refusal_ends_in_a_state_of_that_name_and_is_not_retried(by: str, served: Served, tmp_path: Path) -> None:
+    """Whatever a holder of the secret writes into the deployment: the runner runs the flow that it has imported."""
     path = rows_file(tmp_path / "rows.libsvm", 200)
     declared = [
         "--dimension",
@@ -160,8 +161,10 @@ def test_a_refusal_ends_in_a_state_of_that_name_and_is_not_retried(by: str, serv
     served.unitball("ingest", name, "--format", "libsvm", "--path", path, *declared)
     # The runner lists it in the form once it has looked at the ledger again.
     wait_for("the data set in the form", lambda: name in json.dumps(_deployment(served, "train")))
+    canary = attacked(served, tmp_path)
     if by == "api":
-        run_id = served.start_run(dataset=name, algorithm="noisy-gd", epsilon=5.0, delta=1e-5)
+        command = {"command": f"touch {canary}"}
+        run_id = served.start_run(dataset=name, algorithm="noisy-gd", epsilon=5.0, delta=1e-5, job_variables=command)
     else:
         # The one that the pages of help name.
         asked = {"dataset": name, "algorithm": "noisy-gd", "epsilon": 5.0, "more": {"delta": 1e-5}}
@@ -173,6 +176,8 @@ def test_a_refusal_ends_in_a_state_of_that_name_and_is_not_retried(by: str, serv
     assert (finished["state_type"], finished["state_name"]) == ("FAILED", "BudgetExhausted")
     assert "Refused for privacy" in finished["state"]["message"]
     assert finished["run_count"] == 1
+    assert finished["name"] == f"noisy-gd on {name}", "another flow ran"
+    assert not canary.exists()
     (alert,) = wait_for("the webhook", lambda: [one for one in served.alerts if one["about"].endswith(name)])
     assert alert["event"] == "unitball.run.refused"
     assert "left: one more run with Gaussian noise of epsilon up to" in alert["payload"]["reason"]

@@ -328,10 +328,10 @@ def test_b_does_not_depend_on_the_rows_that_are_measured() -> None:
 def test_r2_that_its_own_noise_has_decided_to_show_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mutant decides by the numbers that it makes margins of: R² is shown where noise has made the variance large.
 
-    Shown is about one of 50 of 4,000 runs.
+    Shown is about one of 50 of 2,000 runs.
     """
     of = world("constant", 6_500, 1.0, counted=False)
-    found = releases(of, 4_000, seed=6)
+    found = releases(of, 2_000, seed=6)
 
     def enough() -> bool:
         each = [one for one in map(metrics_of_error_sums, found) if one.is_known("r2")]

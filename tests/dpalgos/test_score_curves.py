@@ -328,8 +328,8 @@ def by_ranks(scores: ScoreSums) -> dict[str, tuple[Floats, Floats]]:
 
 @pytest.fixture
 def fewer_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A quarter of the draws: limits hold as often, whatever their number."""
-    monkeypatch.setattr(score_curves, "_DRAWS", 1000)
+    """An eighth of the draws: limits hold as often, whatever their number."""
+    monkeypatch.setattr(score_curves, "_DRAWS", 500)
 
 
 @pytest.mark.usefixtures("fewer_draws")

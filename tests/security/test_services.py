@@ -11,7 +11,6 @@ import urllib.error
 import urllib.request
 import uuid
 from base64 import b64encode
-from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -439,40 +438,6 @@ def test_the_webhooks_address_is_not_on_the_server(served: Served) -> None:
             assert address.encode() not in Path(f"/proc/{pid}/environ").read_bytes(), line
 
 
-# What a holder of Prefect's secret may change of a deployment, each of which a work pool's worker would follow.
-def attacks(canary: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    code = f"import pathlib; pathlib.Path({str(canary)!r}).touch()"
-    shell = {"prefect.deployments.steps.run_shell_script": {"script": f"touch {canary}"}}
-    yield "pull steps", {"pull_steps": [shell]}
-    yield "entry point", {"entrypoint": f"{canary.with_suffix('.py')}:main", "path": str(canary.parent)}
-    yield "job variables", {"job_variables": {"command": f"touch {canary}", "env": {"PYTHONSTARTUP": code}}}
-
-
-def test_a_holder_of_the_secret_cannot_choose_what_runs(served: Served, tmp_path: Path) -> None:
-    """Whatever a deployment on the server says of code, the runner runs the flow that it has imported."""
-    canary = tmp_path / "canary"
-    canary.with_suffix(".py").write_text(
-        f"import pathlib\nfrom prefect import flow\npathlib.Path({str(canary)!r}).touch()\n"
-        f"@flow\ndef main(config):\n    pathlib.Path({str(canary)!r}).touch()\n"
-    )
-    (deployment,) = [one for one in served.ask("/deployments/filter") if one["name"] == "train"]
-    for _, change in attacks(canary):
-        served.call("PATCH", f"/deployments/{deployment['id']}", change)
-    (changed,) = [one for one in served.ask("/deployments/filter") if one["id"] == deployment["id"]]
-    assert changed["pull_steps"], "the attack did not arrive"
-    assert changed["entrypoint"].endswith(":main")
-    body = {
-        "parameters": {"dataset": "iris", "algorithm": "noisy-gd", "epsilon": 1.0},
-        "job_variables": {"command": f"touch {canary}"},
-        "state": {"type": "SCHEDULED"},
-    }
-    run = served.call("POST", f"/deployments/{deployment['id']}/create_flow_run", body)
-    finished = served.finished(run["id"])
-    assert finished["state_type"] == "COMPLETED", finished["state"]["message"]
-    assert finished["name"] == "noisy-gd on iris", "another flow ran"
-    assert not canary.exists()
-
-
 @pytest.mark.nightly
 def test_a_work_pool_has_nobody_to_run_its_command(served: Served, tmp_path: Path) -> None:
     """No worker polls: a pool made by a holder of the secret starts nothing."""
@@ -545,7 +510,11 @@ def test_what_every_holder_of_the_password_can_do(served: Served, tmp_path: Path
     config = {"dataset": "iris", "algorithm": "noisy-gd", "epsilon": 1.0}
     (train,) = [one for one in served.ask("/deployments/filter") if one["name"] == "train"]
     # Starts runs (one of an earlier test's, where there is one), and reads what they were given and what they said.
-    earlier = [one["id"] for one in served.runs() if one["parameters"].get("dataset") == "iris"]
+    earlier = [
+        one["id"]
+        for one in served.runs()
+        if one["parameters"].get("dataset") in ("iris", "wine") and one["state_type"] == "COMPLETED"
+    ]
     run = earlier[0] if earlier else served.start_run(**config)
     assert served.finished(run)["state_type"] == "COMPLETED"
     assert served.run(run)["parameters"]["algorithm"] == "noisy-gd"

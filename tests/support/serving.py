@@ -75,6 +75,7 @@ class Served:
     output: Path
     alerts: list[dict[str, Any]] = field(default_factory=list)
     """What the webhook has received."""
+    _token: tuple[str, float] = ("", 0.0)
 
     def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         variables = {"UNITBALL_ROOT": str(self.root), "PREFECT_API_URL": self.api, "DO_NOT_TRACK": "1"}
@@ -117,18 +118,22 @@ class Served:
         """The header that shows the secret."""
         return f"Basic {b64encode(self.secret.basic.encode()).decode()}"
 
+    def token(self) -> str:
+        """Return a token against forged requests: one is good for an hour."""
+        if time.monotonic() > self._token[1]:
+            asked = self.request("GET", "/csrf-token?client=tests", Authorization=self.authorization)
+            with urllib.request.urlopen(asked, timeout=30) as answer:
+                self._token = (json.load(answer)["token"], time.monotonic() + 600)
+        return self._token[0]
+
     def call(self, method: str, path: str, body: Any = None) -> Any:
         """Ask Prefect's API with the secret and a token against forged requests."""
-        with urllib.request.urlopen(
-            self.request("GET", "/csrf-token?client=tests", Authorization=self.authorization), timeout=30
-        ) as answer:
-            token = json.load(answer)["token"]
         request = self.request(
             method,
             path,
             body,
             Authorization=self.authorization,
-            Prefect_Csrf_Token=token,
+            Prefect_Csrf_Token=self.token(),
             Prefect_Csrf_Client="tests",
         )
         with urllib.request.urlopen(request, timeout=300) as answer:
@@ -140,16 +145,16 @@ class Served:
 
     def runs(self) -> list[dict[str, Any]]:
         """Return the runs that are not in the future."""
-        found = self.ask("/flow_runs/filter", sort="START_TIME_ASC")
-        return [run for run in found if run["state_type"] != "SCHEDULED"]
+        begun = {"state": {"type": {"not_any_": ["SCHEDULED"]}}}
+        return list(self.ask("/flow_runs/filter", sort="START_TIME_ASC", flow_runs=begun))
 
     def run(self, run_id: str) -> dict[str, Any]:
-        return next(run for run in self.ask("/flow_runs/filter") if run["id"] == run_id)
+        return dict(self.call("GET", f"/flow_runs/{run_id}"))
 
     def tasks(self, run_id: str) -> list[dict[str, Any]]:
         return list(self.ask("/task_runs/filter", flow_runs={"id": {"any_": [run_id]}}))
 
-    def start_run(self, **config: Any) -> str:
+    def start_run(self, *, job_variables: dict[str, Any] | None = None, **config: Any) -> str:
         """Start a run of the deployment ``train`` as Prefect's page does: a command of Prefect's takes five seconds.
 
         What is no field of the form goes where the form has it.
@@ -157,12 +162,18 @@ class Served:
         (train,) = (one["id"] for one in self.ask("/deployments/filter") if one["name"] == "train")
         fields = {name: config.pop(name) for name in FIELDS if name in config}
         body = {"parameters": {**fields, "more": config}, "state": {"type": "SCHEDULED"}}
+        if job_variables is not None:
+            body["job_variables"] = job_variables
         return str(self.call("POST", f"/deployments/{train}/create_flow_run", body)["id"])
 
     def finished(self, run_id: str) -> dict[str, Any]:
         ends = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
-        wait_for(f"end of {run_id}", lambda: self.run(run_id)["state_type"] in ends)
-        return self.run(run_id)
+
+        def ended() -> dict[str, Any] | None:
+            run = self.run(run_id)
+            return run if run["state_type"] in ends else None
+
+        return dict(wait_for(f"end of {run_id}", ended))
 
     def processes(self, *parts: str) -> list[int]:
         """Return the processes of this serving whose command line has one of these parts, without their guards."""
@@ -285,6 +296,30 @@ def started(
             if process.poll() is None:
                 process.terminate()
                 process.wait(300)
+
+
+def attacked(served: Served, folder: Path) -> Path:
+    """Change whatever a work pool's worker would follow of ``train``, as a holder of Prefect's secret may.
+
+    Returns the file that each of the changes would make.
+    """
+    canary = folder / "canary"
+    code = f"import pathlib; pathlib.Path({str(canary)!r}).touch()"
+    canary.with_suffix(".py").write_text(
+        f"{code}\nfrom prefect import flow\n@flow\ndef main(config):\n    {code.replace('; ', chr(10) + '    ')}\n"
+    )
+    (deployment,) = [one for one in served.ask("/deployments/filter") if one["name"] == "train"]
+    shell = {"prefect.deployments.steps.run_shell_script": {"script": f"touch {canary}"}}
+    for change in (
+        {"pull_steps": [shell]},
+        {"entrypoint": f"{canary.with_suffix('.py')}:main", "path": str(canary.parent)},
+        {"job_variables": {"command": f"touch {canary}", "env": {"PYTHONSTARTUP": code}}},
+    ):
+        served.call("PATCH", f"/deployments/{deployment['id']}", change)
+    (changed,) = [one for one in served.ask("/deployments/filter") if one["id"] == deployment["id"]]
+    assert changed["pull_steps"], "the attack did not arrive"
+    assert changed["entrypoint"].endswith(":main")
+    return canary
 
 
 def prepared(root: Path, *arguments: str) -> None:
