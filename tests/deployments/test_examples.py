@@ -87,7 +87,7 @@ def test_examples_of_help_run(unitball: CommandLine, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dataset", ["iris", pytest.param("digits", marks=pytest.mark.nightly)])
 def test_make_run_ends_with_commands_that_work(dataset: str, unitball: CommandLine) -> None:
-    """As printed, and on each day with a tenth of the rows, of the frontier one budget and seed."""
+    """As printed, and on each day with a tenth of the rows, of the frontier one budget, one seed and two algorithms."""
     makefile = (REPOSITORY / "Makefile").read_text()
     recipe = makefile[makefile.index("run: ") : makefile.index("check: ")]
     commands = re.findall(r'"\$\(BIN\)/unitball (.*)" ?\\?\n', recipe)
@@ -97,7 +97,7 @@ def test_make_run_ends_with_commands_that_work(dataset: str, unitball: CommandLi
         printed = ["serve", "--help"] if command == "serve" else shlex.split(command)
         arguments = [dataset if word == "digits" else word for word in printed]
         if command.startswith("frontier") and dataset != "digits":
-            arguments += ["--epsilons", "1", "--seeds", "1"]
+            arguments += ["--epsilons", "1", "--seeds", "1", "--algorithms", "unitball,unitball-without-noise"]
         assert unitball(*arguments).code == 0, command
     assert "UNITBALL_ROOT ?=" not in makefile, "make and unitball use one root"
 

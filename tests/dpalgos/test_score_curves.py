@@ -473,7 +473,7 @@ def test_the_other_classs_numbers_at_a_threshold_are_its_own_when_it_is_the_posi
             np.testing.assert_allclose(one[4:-4], other[::-1][4:-4], atol=0.03)
 
 
-@pytest.mark.parametrize("runs", [200, pytest.param(1000, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("runs", [100, pytest.param(1000, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("shape", ["logistic", "steps"])
 def test_the_calibration_error_lies_in_its_margin(runs: int, shape: str) -> None:
     """Of the fitted curve, of rows whose true probabilities are known; false alarm 1e-9.

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from deployments.cli import experiments
 from dpalgos.parameters import UnknownNameError
 from flows.sweep import frontier_sweep
 from tasks.planning.configuration import TrainingConfig
@@ -31,6 +32,12 @@ def test_what_is_declared_of_mirror_images_is_asked_of_those_that_look_at_images
     names = ["unitball", "dpml", "unitball-without-noise"]
     points = frontier_sweep(TrainingConfig(mirror=False), names, [1.0], seeds=1).points()
     assert [point.config.mirror for point in points] == [False, None, False]
+
+
+def test_the_commands_own_algorithms_can_be_drawn_on_the_data_set_of_make_run() -> None:
+    names = experiments._FRONTIER.split(",")
+    points = frontier_sweep(TrainingConfig(dataset="digits"), names, [1.0], seeds=1).points()
+    assert [point.config.algorithm for point in points] == names
 
 
 def test_an_unknown_algorithm_is_named() -> None:
