@@ -193,6 +193,24 @@ def read_mark(path: Path, chain: Chain) -> HighWaterMark | None:
     return HighWaterMark(link, spent)
 
 
+def known_mark(path: Path, chain: Chain, memory: "Memory | None") -> HighWaterMark | None:
+    """Return :func:`read_mark`, or what was read or written of a file that nobody has written to since.
+
+    A mark is always a new file, and between two of them a commit and several syncs have passed: two marks have never
+    the same :func:`file_state`.
+    """
+    state = file_state(path)
+    if memory is None or state is None:
+        return read_mark(path, chain)
+    held = memory.marks.get(path)
+    if held is None or held[0] != state:
+        mark = read_mark(path, chain)
+        if mark is None:
+            return None
+        held = memory.marks[path] = state, mark
+    return held[1]
+
+
 def behind(last: Link, digest_at: Callable[[int], str | None], mark: HighWaterMark | None) -> str | None:
     """Say in what way a ledger lacks what its mark has seen; None where it does not.
 
@@ -223,22 +241,28 @@ def behind(last: Link, digest_at: Callable[[int], str | None], mark: HighWaterMa
     return None
 
 
-def advance_mark(path: Path, mark: HighWaterMark, chain: Chain, *, restored: bool = False) -> None:
+def advance_mark(
+    path: Path, mark: HighWaterMark, chain: Chain, *, restored: bool = False, memory: "Memory | None" = None
+) -> None:
     """Write the mark unless a newer one is there; a failure is logged only, because the entries are committed.
 
     Parameters
     ----------
     restored : bool
         Whether what an older ledger lacked has been recorded, so that the mark may go back.
+    memory : Memory, optional
+        Of marks that were read and written before.
     """
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with locked_directory(path.parent):
-            present = None if restored else read_mark(path, chain)
+            present = None if restored else known_mark(path, chain, memory)
             if present is not None and present.link.sequence >= mark.link.sequence:
                 return
             mark = HighWaterMark(mark.link, {**(present.spent if present else {}), **mark.spent})
             write_bytes(path, ledger_json({**_body(mark), "mac": _mac(chain, mark)}).encode(), mode=0o600)
+            if memory is not None and (state := file_state(path)) is not None:
+                memory.marks[path] = state, mark
     except (OSError, StorageError) as error:
         _log.warning("high-water mark %s could not be written (%s); the ledger itself is whole", path, error)
 
@@ -357,8 +381,9 @@ class Known:
 class Memory:
     """What is remembered of one ledger from one transaction to the next, as long as whoever made it keeps it.
 
-    It saves time and changes no result: without one, each transaction that writes looks at the whole chain, and each
-    opening reads the table of versions and makes an engine, which compiles its statements anew.
+    It saves time and changes no result: without one, each transaction that writes looks at the whole chain and reads
+    each mark twice, and each opening reads the table of versions and makes an engine, which compiles its statements
+    anew.
 
     Parameters
     ----------
@@ -368,11 +393,14 @@ class Memory:
         It holds no connection.
     versions : tuple of state and mapping, optional
         A file's table of versions, and the file's state (:func:`file_state`) before it was read.
+    marks : mapping of path to (state, HighWaterMark)
+        The high-water marks, each with the state of its file.
     """
 
     known: Known | None = None
     engine: Engine | None = None
     versions: tuple[tuple[int, ...], dict[str, str]] | None = None
+    marks: dict[Path, tuple[tuple[int, ...], HighWaterMark]] = field(default_factory=dict)
 
     def versions_at(self, state: tuple[int, ...] | None) -> dict[str, str] | None:
         """Return the table of versions of a file that nobody else has written to since it was read."""

@@ -15,13 +15,12 @@ looked up as ever: each by its digest, and all of them counted.
 import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from functools import partial
 from itertools import combinations
+from threading import Thread
 from typing import Any
 
 from sqlalchemy import Connection, bindparam, func, insert, select
@@ -37,6 +36,7 @@ from storage.ledger.database import (
     advance_mark,
     behind,
     entries,
+    known_mark,
     ledger_json,
     read_mark,
 )
@@ -234,7 +234,7 @@ class Entries:
 
     def extend(self, account: str, contents: Iterable[tuple[Kind, str, Mapping[str, Any]]]) -> list[dict[str, Any]]:
         """Add entries, each a kind, a subject and its content, at the end of the chain; return their columns."""
-        last = self.last()
+        last, now = self.last(), _now()
         added: list[dict[str, Any]] = []
         for kind, subject, content in contents:
             fields: dict[str, Any] = {
@@ -242,7 +242,7 @@ class Entries:
                 "kind": str(kind),
                 "account": account,
                 "subject": subject,
-                "recorded_at": _now(),
+                "recorded_at": now,
                 "content": ledger_json(content),
                 "previous": last.digest,
             }
@@ -360,11 +360,24 @@ def writing(database: Database, *, restoring: bool = False) -> Iterator[Entries]
         looked = now if known is None else known.looked
         database.memory.known = Known(after, database.state(), looked, entries.kept or {}, entries.memo)
     if after != before:
-        mark = HighWaterMark(after, spent)
-        # Side by side: each waits for a disk twice, and all are on it before anybody is told that something is charged.
-        with ThreadPoolExecutor() as pool:
-            advance = partial(advance_mark, mark=mark, chain=database.chain, restored=restoring)
-            list(pool.map(advance, database.marks))
+        _advance_marks(database, HighWaterMark(after, spent), restored=restoring)
+
+
+def _advance_marks(database: Database, mark: HighWaterMark, *, restored: bool) -> None:
+    """Write all high-water marks in parallel: each waits for a disk twice, and a charge waits for all of them."""
+    if not database.marks:
+        return
+    first, *others = database.marks
+    given = {"restored": restored, "memory": database.memory}
+    # An error of a mark is logged by what writes it.
+    threads = [Thread(target=advance_mark, args=(path, mark, database.chain), kwargs=given) for path in others]
+    for thread in threads:
+        thread.start()
+    try:
+        advance_mark(first, mark, database.chain, **given)
+    finally:
+        for thread in threads:
+            thread.join()
 
 
 def marks_of(database: Database) -> list[HighWaterMark | None]:
@@ -375,7 +388,7 @@ def marks_of(database: Database) -> list[HighWaterMark | None]:
     StorageError
         If one cannot be read, is damaged or was edited.
     """
-    return [read_mark(path, database.chain) for path in database.marks]
+    return [known_mark(path, database.chain, database.memory) for path in database.marks]
 
 
 def require_not_behind(entries: Entries, seen: Iterable[HighWaterMark | None], place: str) -> None:

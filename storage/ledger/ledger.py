@@ -266,12 +266,13 @@ class Ledger:
         require_plan(plan)
         with self._database.connected() as database:
             with reading(database) as entries:
-                new = unpaid(entries, plan)
+                new, end = unpaid(entries, plan), entries.last()
             # Most runs of a schedule meet their own releases again; they need not wait for the write lock.
             if new or not plan.releases:
                 with writing(database) as entries:
                     account = get_account(entries, plan.account)
-                    if new := unpaid(entries, plan):
+                    # Entries are only ever added: where the end is the same, nobody has paid meanwhile.
+                    if new := new if entries.last() == end else unpaid(entries, plan):
                         decision = self._require_admitted(entries, account, plan, new)
                         append_plan(entries, plan, new, decision, key_ids, Kind.CHARGE)
                         return _outcome(plan, new, decision.details)

@@ -106,6 +106,28 @@ def test_another_format_is_refused_on_opening_and_under_way(tmp_path: Path, vers
     assert path.read_bytes() == before
 
 
+def test_what_is_remembered_of_a_mark_ends_with_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mark is read again only where somebody else has written it; one that was changed is noticed all the same."""
+    path, read = tmp_path / "ledger.sqlite", []
+    honest = module.read_mark
+    monkeypatch.setattr(module, "read_mark", lambda *of: read.append(of[0].name) or honest(*of))
+    ledger = open_ledger(path, cap=9)
+
+    def charged(key: str, by: Ledger = ledger) -> list[str]:
+        read.clear()
+        by.charge(request(release(key)), {})
+        return list(read)
+
+    assert charged("ours") == [], "its own writing is known"
+    charged("theirs", open_ledger(path))
+    assert charged("ours again") == ["ledger.head"]
+    head = path.with_suffix(".head")
+    head.write_text(head.read_text().replace('"sequence":', '"sequence":1'))
+    with pytest.raises(StorageError, match=r"ledger\.head"):
+        charged("after a change")
+    assert spent(ledger) == 3
+
+
 def test_what_is_remembered_of_an_opening_ends_with_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A ledger is read again to open it only where somebody else has written or another one is in its place."""
     path, memory = tmp_path / "ledger.sqlite", Memory()
