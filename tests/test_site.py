@@ -84,7 +84,7 @@ def test_a_short_word_of_code_breaks_nowhere(site: Path) -> None:
     assert "white-space: nowrap" in next(
         rule for rule in (site / "assets/site.css").read_text("utf-8").splitlines() if ".word" in rule
     )
-    assert "test_<wbr>" in (site / "security.html").read_text("utf-8"), "what is long breaks after a separator"
+    assert "test_<wbr>" in (site / "parties-reference.html").read_text("utf-8"), "what is long breaks after a separator"
 
 
 def test_markdown_is_read_as_it_is_meant(site: Path) -> None:

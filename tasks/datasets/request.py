@@ -149,7 +149,13 @@ class IngestRequest(
     """What the owner says of rows that are ingested; see ``unitball ingest --help``."""
 
     name: Annotated[str, Field(description="Name of the data set.")]
-    format: Annotated[str | None, Field(description="Format of the files. An unknown name lists all formats.")] = None
+    format: Annotated[
+        str | None,
+        Field(
+            description="Format of the files: csv, parquet, libsvm, images, idx, cifar10, cifar100, sklearn or openml, "
+            "or that of a plug-in."
+        ),
+    ] = None
     path: Annotated[Path | None, Field(description="File or folder.")] = None
     visibility: Annotated[Visibility, Field(description="Whether rows are private. Private rows need a cap.")] = (
         Visibility.PRIVATE

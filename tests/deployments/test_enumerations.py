@@ -15,7 +15,9 @@ from dpalgos.registry import names
 from dpalgos.secure.rounds import Stage
 from dpalgos.trust.model import SecureAggregation
 from storage.columns.types import TYPES, parse_column
+from storage.source import reader_names
 from tasks.auditing.subjects import KINDS
+from tasks.datasets.request import IngestRequest
 from tasks.experiments.registered import describe_all
 from tasks.planning.configuration import SecureSettings, TrainingConfig
 from tasks.runtime.ending import EndState
@@ -39,6 +41,11 @@ def test_the_options_with_few_values_name_them_all(field: str, kind: str, beside
 def _help(command: Callable[..., None], name: str) -> set[str]:
     (option,) = inspect.signature(command).parameters[name].annotation.__metadata__
     return words(option.help)
+
+
+def test_the_formats_of_readers() -> None:
+    """The help said that an unknown name lists all, and the command named the nearest."""
+    assert set(reader_names()) - {"table-draft"} <= words(IngestRequest.model_fields["format"].description)
 
 
 def test_the_kinds_of_what_is_registered() -> None:
