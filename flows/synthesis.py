@@ -24,8 +24,8 @@ STAGES = ("charge", "partition", "draw_rows", "record_synthesis")
 """Steps of a synthesis, as its progress shows them."""
 
 
-def chain(plan: SynthesisPlan, request: SynthesisRequest) -> SyntheticRows:
-    """Charge a plan and make all of it: tasks of the current flow, or plain calls within ``inline()``.
+def rows_of(plan: SynthesisPlan, request: SynthesisRequest) -> SyntheticRows:
+    """Charge a plan, make all of it and draw rows: tasks of the current flow, or plain calls within ``inline()``.
 
     Raises
     ------
@@ -39,13 +39,24 @@ def chain(plan: SynthesisPlan, request: SynthesisRequest) -> SyntheticRows:
     }
     made = materialise(plan.nodes, begin, before)
     reference = cast(ReleaseRef, made[plan.synthesis.key].result())
-    return record_synthesis(draw_rows(plan, request, reference))
+    return draw_rows(plan, request, reference)
+
+
+def chain(plan: SynthesisPlan, request: SynthesisRequest) -> SyntheticRows:
+    """Draw rows, and log them to MLflow with what they are held against."""
+    return record_synthesis(plan, rows_of(plan, request))
 
 
 def chain_inline(plan: SynthesisPlan, request: SynthesisRequest) -> SyntheticRows:
-    """Charge a plan and make all of it in the caller's own thread, without an engine."""
+    """Draw rows and log them in the caller's own thread, without an engine."""
     with inline():
         return chain(plan, request)
+
+
+def rows_inline(plan: SynthesisPlan, request: SynthesisRequest) -> SyntheticRows:
+    """Draw rows in the caller's own thread, without an engine and MLflow."""
+    with inline():
+        return rows_of(plan, request)
 
 
 @flow(

@@ -1,6 +1,5 @@
 """The steps of what is kept of runs: comparisons, predictions, audits, budgets, and their records in MLflow."""
 
-import json
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from tasks.auditing.examination import AuditRequest, Examined, audit_report, exa
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.plans import RunPlan
 from tasks.planning.rows import FeatureStep, Shards
+from tasks.planning.synthesis import SynthesisPlan
 from tasks.release.drawn_rows import SyntheticRows
 from tasks.release.forecasts import budget_histories
 from tasks.runtime.events import Event, account_resource, announce
@@ -38,6 +38,8 @@ from tasks.tracking.reporting import keep_run
 from tasks.tracking.results import Chained, RunResult
 from tasks.tracking.runs import RunReport, track_run
 from tasks.tracking.scoring import ScoringRequest, chosen_model
+from tasks.tracking.synthesis_report import synthesis_report
+from tasks.tracking.synthesis_tables import fidelity_of
 
 
 @step(task_run_name="compare {model_comparison.challenger.name} with its champion", cached=False)
@@ -162,25 +164,7 @@ def record_budgets() -> list[BudgetHistory]:
 
 
 @step(task_run_name="record the synthesis of {found.dataset}", cached=False)
-def record_synthesis(found: SyntheticRows) -> SyntheticRows:
-    """Log a synthesis to MLflow, once, and return it."""
-    tree = "\n".join(f"- {column} given {parent or 'the class alone'}" for column, parent in found.tree.items())
-    track_run(
-        current_root(),
-        RunReport(
-            experiment=found.dataset,
-            run_key=f"{found.synthesis}-{found.seed}-{found.rows}",
-            name=f"{found.rows} synthetic rows of {found.dataset}, seed {found.seed}",
-            params={
-                "algorithm": "synthesise",
-                "dataset": found.dataset,
-                "seed": found.seed,
-                "rows": found.rows,
-                "delta": found.delta,
-            },
-            metrics={"epsilon": found.epsilon, "edges": float(sum(one is not None for one in found.tree.values()))},
-            files={"lineage.json": json.dumps(found.lineage, indent=1)},
-            note=f"Synthetic rows: releases of epsilon {found.epsilon:g} at delta {found.delta:g}.\n\n{tree}",
-        ),
-    )
+def record_synthesis(plan: SynthesisPlan, found: SyntheticRows) -> SyntheticRows:
+    """Log a synthesis to MLflow, once, with drawn and released tables, and return it."""
+    track_run(current_root(), synthesis_report(plan, found, fidelity_of(plan, found)))
     return found

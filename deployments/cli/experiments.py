@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -381,10 +382,14 @@ def membership_inference(name: str, options: AuditOptions, dataset: str, out: Pa
 def chain_audit(name: str, options: AuditOptions) -> Answer:
     """Audit a whole chain."""
     from flows.federated_training import chain_inline
+    from flows.synthesis import rows_inline
     from tasks.auditing.chain import audit_chain
+    from tasks.auditing.synthesis_chain import audit_synthesis
+    from tasks.planning.synthesis import SYSTEM
 
     with progress(f"audit of {name}, the whole chain"):
-        report = audit_chain(name, options, chain=chain_inline)
+        others = {SYSTEM: partial(audit_synthesis, chain=rows_inline)}
+        report = others.get(name, partial(audit_chain, name, chain=chain_inline))(options)
     shown = _lines(
         f"{name}, the whole chain: {_verdict(report)}",
         [("epsilon proved", report.proved_epsilon)],

@@ -5,7 +5,8 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from tasks.auditing.systems import parts_of
 from tasks.auditing.traces import fields_of, observe, told_before
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
-from tasks.planning.configuration import SystemSettings, TrainingConfig
+from tasks.planning.configuration import TrainingConfig
 from tasks.runtime.progress import report_runs
 from tasks.runtime.settings import current_layout, isolated_root
 from tasks.tracking.results import Chained, Proved
@@ -131,37 +132,67 @@ def audit_chain(name: str, options: AuditOptions = USUAL, *, chain: Chain) -> Ch
     -----
     Sets ``UNITBALL_ROOT`` for this process while it runs, so no other thread may work on a root meanwhile.
     """
+    neighbours, (epsilon, delta) = options.neighbours or Neighbours.REPLACE_ONE, options.budget()
+    config = chain_config(name, epsilon, delta, neighbours)
+    refused = any(isinstance(admission(part), Refused) for part in parts_of(name))
+    parts = ("train", "test", *(() if refused else (_PERSON,)))
+    return compare_chains(
+        name,
+        options,
+        {part: synthetic_tables(neighbours, part, rows_of(name)) for part in parts},
+        lambda tables: run_once(config, tables, chain),
+        claimed_epsilon=None if lookup("systems", name).claim is None else epsilon,
+    )
+
+
+def compare_chains(
+    name: str,
+    options: AuditOptions,
+    pairs: Mapping[str, tuple[Tables, Tables]],
+    run: Callable[[Tables], tuple[dict[str, Value], Proved]],
+    *,
+    claimed_epsilon: float | None = None,
+) -> ChainReport:
+    """Run a chain on both sides of each pair of neighbours many times, and compare all that is seen.
+
+    Parameters
+    ----------
+    name : str
+        Of what is audited.
+    options : AuditOptions
+    pairs : mapping of part to (Tables, Tables)
+        Parts as of :func:`synthetic_tables`.
+    run : callable
+        Runs the chain once in a root of its own; returns what is seen and what is proved.
+    claimed_epsilon : float, optional
+    """
     trials, confidence = _TRIALS if options.trials is None else options.trials, options.confidence
     if trials < 2:
         raise ParameterError(f"trials is {trials}; the audit of a chain needs at least 2, and 48 to show much")
-    neighbours, (epsilon, delta) = options.neighbours or Neighbours.REPLACE_ONE, options.budget()
-    config = chain_config(name, epsilon, delta, neighbours)
+    neighbours, (_, delta) = options.neighbours or Neighbours.REPLACE_ONE, options.budget()
     started = time.monotonic()
-    refused = any(isinstance(admission(part), Refused) for part in parts_of(name))
-    parts = ("train", "test", *(() if refused else (_PERSON,)))
     # Each pair at its share of the error.
-    each = 1.0 - (1.0 - confidence) / len(parts)
+    each = 1.0 - (1.0 - confidence) / len(pairs)
     reports = {}
-    for number, part in enumerate(parts):
+    for number, (part, pair) in enumerate(pairs.items()):
         seen: list[list[dict[str, Value]]] = [[], []]
-        pair = synthetic_tables(neighbours, part, rows_of(name))
         # In turn, so that whatever drifts meets both worlds alike.
         for trial in range(trials):
             for world, tables in enumerate(pair):
-                observed, proved = run_once(config, tables, chain)
+                observed, proved = run(tables)
                 seen[world].append(observed)
-                report_runs(2 * (number * trials + trial) + world + 1, 2 * trials * len(parts))
+                report_runs(2 * (number * trials + trial) + world + 1, 2 * trials * len(pairs))
         reports[part] = compare(seen[0], seen[1], delta=delta, confidence=each)
-    worst = max(parts, key=lambda part: (reports[part].lower_bound, len(reports[part].differing)))
+    worst = max(pairs, key=lambda part: (reports[part].lower_bound, len(reports[part].differing)))
     most = replace(
         reports[worst],
-        differing=tuple(f"{part}: {field}" for part in parts for field in reports[part].differing),
+        differing=tuple(f"{part}: {field}" for part in pairs for field in reports[part].differing),
         fields=max(one.fields for one in reports.values()),
     )
     return ChainReport(
         **vars(most),
         algorithm=name,
-        claimed_epsilon=None if lookup("systems", name).claim is None else epsilon,
+        claimed_epsilon=claimed_epsilon,
         proved_epsilon=proved.epsilon,
         proved_mu=proved.mu,
         delta=delta,
@@ -204,28 +235,44 @@ def chain_config(name: str, epsilon: float, delta: float, neighbours: Neighbours
 
 def run_once(config: TrainingConfig, tables: Tables, chain: Chain) -> tuple[dict[str, Value], Proved]:
     """Ingest tables as private rows of a fresh root, run the chain, and return what is seen and proved."""
-    folder = Path(tempfile.mkdtemp(prefix="unitball-audit-", dir=_MEMORY if _MEMORY.is_dir() else None))
-    try:
-        with isolated_root(folder / "root"):
-            ingest(_request(config, tables, folder))
-            before = dict(fields_of("--plan before the run", told_before(config)))
-            finished = chain(config)
-            if finished.result.proved is None:
-                raise RefusedError(f"nothing is proved of {config.algorithm} at delta {config.stated_delta:g}")
-            return {**before, **observe(current_layout(), config, finished)}, finished.result.proved
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with fresh_folder() as folder, isolated_root(folder / "root"):
+        ingest(request_of(tables, folder, config.neighbours))
+        before = dict(fields_of("--plan before the run", told_before(config)))
+        finished = chain(config)
+        if finished.result.proved is None:
+            raise RefusedError(f"nothing is proved of {config.algorithm} at delta {config.stated_delta:g}")
+        return {**before, **observe(current_layout(), config, finished)}, finished.result.proved
 
 
-def _request(config: SystemSettings, tables: Tables, folder: Path) -> IngestRequest:
+def request_of(
+    tables: Tables,
+    folder: Path,
+    relation: Neighbours | None,
+    types: Mapping[object, str] = {},  # read alone
+    *,
+    head: Sequence[str] = (),
+) -> IngestRequest:
+    """Write tables and their schema to a folder, and return how they are ingested, as private rows.
+
+    Parameters
+    ----------
+    tables : mapping of part to data frame
+    folder : Path
+    relation : Neighbours or None
+        Of the account.
+    types : mapping of column to str
+        Declared types, with what they have. Default: a number in [−1, 1]; the label and people are known.
+    head : sequence of str
+        Further lines of the schema.
+    """
     schema = folder / "schema.yaml"
     classes = ", ".join(f'"{one}"' for one in _CLASSES)
-    types = {_PERSON: "person", "y": f"label, classes: [{classes}]"}
+    known = {_PERSON: "person", "y": f"label, classes: [{classes}]", **types}
     columns = [
-        f"  - {{name: c{place}, type: {types.get(name, 'numeric, range: [-1, 1]')}}}"
+        f"  - {{name: c{place}, type: {known.get(name, 'numeric, range: [-1, 1]')}}}"
         for place, name in enumerate(tables["train"].columns)
     ]
-    schema.write_text("\n".join(["header: false", "columns:", *columns]) + "\n")
+    schema.write_text("\n".join(["header: false", *head, "columns:", *columns]) + "\n")
     rows = {part: folder / f"{part}.csv" for part in tables}
     for part, table in tables.items():
         table.to_csv(rows[part], header=False, index=False, float_format="%.6f")
@@ -237,8 +284,18 @@ def _request(config: SystemSettings, tables: Tables, folder: Path) -> IngestRequ
         schema_path=schema,
         visibility=Visibility.PRIVATE,
         epsilon_cap=_CAP,
-        delta_cap=0.5 / rows_of(str(config.algorithm)),
+        delta_cap=0.5 / len(tables["train"]),
         on_violation=OnViolation.DROP,
         allow_idealised=True,
-        relation=config.neighbours,
+        relation=relation,
     )
+
+
+@contextmanager
+def fresh_folder() -> Iterator[Path]:
+    """Yield a folder for one run's root and rows, which is removed afterwards."""
+    folder = Path(tempfile.mkdtemp(prefix="unitball-audit-", dir=_MEMORY if _MEMORY.is_dir() else None))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -15,10 +15,16 @@ from sqlalchemy import MetaData, NullPool, create_engine, select
 
 from dpalgos.audit.bounds import Value
 from storage.layout import Layout
+from storage.refs import DatasetRef
 from tasks.planning.configuration import TrainingConfig
+from tasks.planning.releases import PlannedCombination, PlannedRelease
+from tasks.planning.rows import Partition
+from tasks.planning.synthesis import SynthesisPlan
+from tasks.release.drawn_rows import SyntheticRows
 from tasks.release.expectation import expect_run
 from tasks.tracking.reporting import run_report
 from tasks.tracking.results import Chained
+from tasks.tracking.runs import RunReport
 
 _RANDOM = re.compile(r"[0-9a-f]{16,}")
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[0-9.+:Z]*")
@@ -38,23 +44,59 @@ def observe(layout: Layout, config: TrainingConfig, finished: Chained) -> dict[s
     config : TrainingConfig
     finished : Chained
     """
-    roles = _roles(layout, finished)
-    report = run_report(config, finished)
+    plan, report = finished.plan, run_report(config, finished)
     views = {
         "--plan": told_before(config),
         "reference": finished.dataset.model_dump(mode="json"),
-        "plan": finished.plan.model_dump(mode="json"),
+        "plan": plan.model_dump(mode="json"),
         "result": finished.result.model_dump(mode="json"),
-        "MLflow": {
-            **{name: getattr(report, name) for name in ("experiment", "name", "facts", "params", "metrics", "curves")},
-            **{name: getattr(report, name) for name in ("tags", "files", "note")},
-            "dataset": finished.dataset.model_dump(include={"name", "version", "account"}),
-            "parties": [dict(one) for one in report.parties],
-            "model": None
-            if report.model is None
-            else [report.model.dimension, list(report.model.classes), report.model.registered_name],
-        },
+        "MLflow": _logged(report, finished.dataset),
     }
+    combined = [one for one in (plan.column_map, plan.basis, plan.model) if one is not None]
+    roles = _roles(layout, [*plan.releases, *combined], plan.run_key)
+    return _trace(layout, views, roles)
+
+
+def observe_synthesis(
+    layout: Layout, plan: SynthesisPlan, found: SyntheticRows, report: RunReport, told: Mapping[str, object]
+) -> dict[str, Value]:
+    """Return everything that a synthesis lets be seen, by field, its drawn rows among it.
+
+    Parameters
+    ----------
+    layout : Layout
+        Of a root that holds this synthesis alone.
+    plan : SynthesisPlan
+    found : SyntheticRows
+    report : RunReport
+    told : mapping
+        What else is said to the user.
+    """
+    views = {
+        **told,
+        "reference": plan.dataset.model_dump(mode="json"),
+        "plan": plan.model_dump(mode="json"),
+        "result": found.model_dump(mode="json"),
+        "MLflow": _logged(report, plan.dataset),
+    }
+    made = [node for node in plan.nodes.values() if not isinstance(node, Partition)]
+    return _trace(layout, views, _roles(layout, made, report.run_key))
+
+
+def _logged(report: RunReport, dataset: DatasetRef) -> dict[str, object]:
+    """Return what MLflow is told of a run."""
+    return {
+        **{name: getattr(report, name) for name in ("experiment", "name", "facts", "params", "metrics", "curves")},
+        **{name: getattr(report, name) for name in ("tags", "files", "note")},
+        "dataset": dataset.model_dump(include={"name", "version", "account"}),
+        "parties": [dict(one) for one in report.parties],
+        "model": None
+        if report.model is None
+        else [report.model.dimension, list(report.model.classes), report.model.registered_name],
+    }
+
+
+def _trace(layout: Layout, views: Mapping[str, object], roles: Mapping[str, str]) -> dict[str, Value]:
     seen: dict[str, Value] = {f"identifier {role}": identifier for identifier, role in roles.items()}
     for source in (fields_of("", views), _files(layout)):
         for name, value in source:
@@ -70,15 +112,13 @@ def told_before(config: TrainingConfig) -> dict[str, object]:
     return asdict(expect_run(config))
 
 
-def _roles(layout: Layout, finished: Chained) -> dict[str, str]:
+def _roles(layout: Layout, made: Sequence[PlannedRelease | PlannedCombination], run: str) -> dict[str, str]:
     """Return what each identifier of a run stands for."""
-    plan = finished.plan
-    combined = [one for one in (plan.column_map, plan.basis, plan.model) if one is not None]
-    releases = [(one.key, f"release {number}") for number, one in enumerate((*plan.releases, *combined))]
+    releases = [(one.key, f"release {number}") for number, one in enumerate(made)]
     versions = [(path.name, "data version") for path in layout.datasets.iterdir()]
-    partitions = [(one.partition, "partition") for one in plan.releases]
+    partitions = [(one.partition, "partition") for one in made]
     roles: dict[str, str] = {}
-    for identifier, role in (*releases, *versions, *partitions, (plan.run_key, "run")):
+    for identifier, role in (*releases, *versions, *partitions, (run, "run")):
         roles.setdefault(identifier, f"<{role}>")
     return roles
 

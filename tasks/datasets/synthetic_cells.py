@@ -55,6 +55,16 @@ def require_drawable(schema: Schema) -> None:
             )
 
 
+def places_written(dataset: DatasetRef) -> dict[str, int]:
+    """Return by which of the counted columns each column of the table is written: of a date by its days, the first."""
+    found, at = {}, 0
+    for column in declared_schema(dataset).columns:
+        if column.width and not isinstance(column, Label | Person):
+            found[column.name] = at
+            at += column.numbers + len(column.groups)
+    return found
+
+
 def raw_cells(dataset: DatasetRef, drawing: Drawing, drawn: Drawn, bins: int) -> dict[str, list[object]]:
     """Return drawn rows as the cells of a table: by column, in the schema's order, None where a cell is missing.
 
@@ -68,21 +78,16 @@ def raw_cells(dataset: DatasetRef, drawing: Drawing, drawn: Drawn, bins: int) ->
     bins : int
         T, of each number.
     """
-    schema, scales = declared_schema(dataset), scales_of(dataset)
+    schema, scales, written = declared_schema(dataset), scales_of(dataset), places_written(dataset)
     found: dict[str, list[object]] = {}
-    at = 0
     for column in schema.columns:
         if isinstance(column, Label):
             found[column.name] = _label(dataset, column, drawing, drawn.labels, bins)
         elif isinstance(column, Person):
             found[column.name] = [f"synthetic-{row + 1}" for row in range(drawing.rows)]
         elif column.width:
-            own = range(at, at + column.numbers + len(column.groups))
-            # Of a date the days come first, and tell its other parts.
-            found[column.name] = list(
-                _cells(column, scales[own[0]], drawing, f"{own[0]}", drawn.places[:, own[0]], bins)
-            )
-            at = own[-1] + 1
+            at = written[column.name]
+            found[column.name] = list(_cells(column, scales[at], drawing, f"{at}", drawn.places[:, at], bins))
         else:
             # So that what reads the owner's file by its columns reads drawn rows too.
             found[column.name] = [None] * drawing.rows

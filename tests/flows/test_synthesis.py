@@ -75,9 +75,14 @@ def test_the_command_ends_and_is_charged_and_recorded_once(
         assert {one.data.params["rows"] for one in logged} == {str(found["rows"]), "50"}
         assert {one.data.params["dataset"] for one in logged} == {"ward"}
         assert len({one.info.run_name for one in logged}) == 2
-        assert all(one.data.metrics.keys() == {"epsilon", "edges"} for one in logged)
-        lineage = client.list_artifacts(logged[0].info.run_id)
-    assert [one.path for one in lineage] == ["lineage.json"]
+        distances = {"distance_columns", "distance_tables", "distance_pairs"}
+        assert all(one.data.metrics.keys() == {"epsilon", "edges", *distances} for one in logged)
+        run = logged[0].info.run_id
+        files = {one.path for one in client.list_artifacts(run)}
+        tables = json.loads(Path(client.download_artifacts(run, "tables.json", str(tmp_path))).read_text())
+        page = Path(client.download_artifacts(run, "report.md", str(tmp_path))).read_text()
+    assert files == {"lineage.json", "report.md", "tables.json", "columns.png", "tables.png"}
+    _assert_reported(tables, page)
     assert json.loads((tmp_path / "rows.csv.lineage.json").read_text())["rests_on"] == found["rests_on"]
     tuned = unitball(
         "train", "--dataset", "ward", "--algorithm", "noisy-gd", "--trust", "central", "--epsilon", 1,
@@ -85,6 +90,25 @@ def test_the_command_ends_and_is_charged_and_recorded_once(
     )  # fmt: skip
     assert "synthetic rows of ward-synthetic" in tuned.err
     assert "synthetic rows of ward-synthetic" in tuned.out
+
+
+def _assert_reported(tables: dict[str, list[dict[str, Any]]], page: str) -> None:
+    """Each column that is written is reported, by declared values and ends of parts, released ones with margins."""
+    by_name = {one["columns"][0]: one for one in tables["columns"]}
+    assert by_name.keys() == {"age", "weight", "town", "outcome"}
+    assert by_name["town"]["cells"][0][:2] == ["Basel; Stadt", "Chur"]
+    assert by_name["outcome"]["cells"] == [["well", "ill"]]
+    for one in (*tables["columns"], *tables["tables"], *tables["pairs"]):
+        assert np.sum(one["drawn"]) == pytest.approx(1.0)
+        assert np.sum(one["released"]) == pytest.approx(1.0, abs=0.2)
+        assert np.min(one["margins"]) > 0.0
+    assert {tuple(one["columns"]) for one in tables["pairs"]} == {
+        ("age", "weight"),
+        ("age", "town"),
+        ("weight", "town"),
+    }
+    for needed in ("three or more columns", "significance", "Rare combinations", "age × weight"):
+        assert needed in page
 
 
 def test_each_step_has_a_place_in_the_progress(called: CommandLine, files: tuple[object, ...], tmp_path: Path) -> None:

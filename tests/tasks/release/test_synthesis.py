@@ -82,7 +82,7 @@ def brought_in(
 
 @pytest.fixture(autouse=True)
 def _not_logged(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chained, "record_synthesis", lambda found: found)
+    monkeypatch.setattr(chained, "record_synthesis", lambda plan, found: found)
 
 
 def made(**asked: Any) -> SyntheticRows:
