@@ -206,17 +206,14 @@ def test_an_old_copy_that_is_restored_elsewhere_works(
     assert all(one["problem"] is None for one in used.succeeds("doctor")["checks"])
 
 
-@pytest.mark.parametrize("way", ["link", "dots", "relative"])
-def test_a_root_is_one_by_whatever_way(
-    used: CommandLine, asked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
-) -> None:
+def test_a_root_is_one_by_whatever_way(used: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "link").symlink_to(used.root)
     monkeypatch.chdir(used.root / "results")
-    ways = {"link": tmp_path / "link", "dots": tmp_path / "link" / ".." / "root", "relative": Path("..")}
     before = spent(used)
-    result = used.succeeds("train", *TRAIN, "--epsilon", 0.5, "--root", str(ways[way]))
-    assert result["epsilon_spent"] > 0
-    assert spent(used) == before
+    for way in (tmp_path / "link", tmp_path / "link" / ".." / "root", Path("..")):
+        result = used.succeeds("train", *TRAIN, "--epsilon", 0.5, "--root", str(way))
+        assert result["epsilon_spent"] > 0
+        assert spent(used) == before
     assert named_in(Layout(used.root).mlflow_database, str(tmp_path / "link")) == set()
 
 

@@ -106,7 +106,7 @@ PARAMETERS: dict[tuple[str, str], list[dict[str, Any]]] = {
     ("trainers", "consensus-admm-published"): [{"budget": EPSILON, "iterations": 3}],
     ("trainers", "dual-perturbation-published"): [{"budget": EPSILON}],
     ("trainers", "dp-sgd"): [
-        {"budget": APPROXIMATE, "iterations": 4, "sampling_rate": 0.5},
+        {"budget": APPROXIMATE, "iterations": 2, "sampling_rate": 0.5},
         {"budget": APPROXIMATE, "iterations": 3, "sampling_rate": 1.0, "loss": "squared", "intercept_scaling": 1.0},
     ],
     ("trainers", "dpwss"): [{"budget": EPSILON}],

@@ -49,6 +49,10 @@ ENGINE = frozenset(
         "tests/tasks/test_side_channels.py",
     }
 )
+# Who asks for the session's models of tables goes to one worker: it takes seconds to train the three of them.
+TRAINED = frozenset(
+    f"tests/tasks/tracking/test_{name}.py" for name in ("effects", "explanations", "onnx_export", "table_models")
+)
 # What takes minutes a file comes first; what takes seconds fills the end, so that no worker waits for another.
 ORDER = ("tests/deployments/", "tests/security/", "tests/flows/", "tests/tasks/", "tests/test_", "tests/unitball/")
 
@@ -92,7 +96,7 @@ def _rank(item: pytest.Item) -> int:
 
 
 class Distribution(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
-    """A file is a unit, and so are those that share the served root, or the engine.
+    """A file is a unit, and so are those that share the served root, the engine, or models of tables.
 
     By night a test of an algorithm is one.
     """
@@ -104,6 +108,8 @@ class Distribution(LoadFileScheduling):  # type: ignore[misc]  # xdist has no ty
         # By night they are too many for one worker.
         if file in ENGINE and _by_day(self.config):
             return "engine"
+        if file in TRAINED:
+            return "trained"
         # A family of audits takes an hour of one core; its cases share nothing.
         return nodeid if not _by_day(self.config) and file.startswith("tests/dpalgos/") else file
 

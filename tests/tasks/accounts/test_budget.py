@@ -485,7 +485,7 @@ def test_random_histories_stay_below_the_cap(root: Path, tmp_path: Path, random:
     """Whatever order small and large runs come in, what is spent stays below the cap, and what fits is admitted."""
     ingest_private(tmp_path / "input", epsilon_cap=1.0)
     admitted = 0
-    for number in range(25):
+    for number in range(15):
         try:
             prepare(**NOISY, epsilon=float(random.choice([0.05, 0.2, 0.6])), replicate=number).charge()
             admitted += 1
