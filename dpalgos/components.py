@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy
+from numpy.typing import NDArray
 
 from dpalgos.parameters import ParameterError
 from dpalgos.projections.principal import oriented
@@ -66,21 +67,30 @@ def norm_quantile(width: int, level: float = LEVEL) -> float:
     diagonal = math.sqrt(2.0) * random.standard_normal((kept, _DRAWS))
     beside = random.chisquare(np.arange(width - 1, width - kept, -1.0)[:, None], (kept - 1, _DRAWS))
 
-    def inside(bound: float) -> float:
-        """Return the share of draws with all eigenvalues within a bound: then T + bound and bound − T are positive."""
-        good = np.ones(_DRAWS, dtype=np.bool_)
+    def inside(bound: float) -> NDArray[np.bool_]:
+        """Return which draws have all eigenvalues within a bound: then T + bound and bound − T are positive."""
+        good = np.ones(diagonal.shape[1], dtype=np.bool_)
         for sign in (1.0, -1.0):
             pivot = bound + sign * diagonal[0]
             good &= pivot > 0.0
             for row in range(1, kept):
                 pivot = bound + sign * diagonal[row] - beside[row - 1] / np.where(good, pivot, 1.0)
                 good &= pivot > 0.0
-        return float(good.mean())
+        return good
 
     low, high = 2.0 * math.sqrt(width) - 1.0, 2.0 * math.sqrt(width) + 3.0
+    within, wanted = 0, level * _DRAWS
     for _ in range(_HALVINGS):
         middle = (low + high) / 2.0
-        low, high = (low, middle) if inside(middle) >= level else (middle, high)
+        good = inside(middle)
+        enough = within + int(good.sum()) >= wanted
+        # A draw that is within a bound is within each larger one: only the others are looked at above it.
+        undecided = good if enough else ~good
+        if enough:
+            high = middle
+        else:
+            low, within = middle, within + int(good.sum())
+        diagonal, beside = diagonal[:, undecided], beside[:, undecided]
     return high
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpalgos.parameters import ParameterError
-from dpalgos.rows import Floats
+from dpalgos.rows import Floats, pieces
 from storage.encoder import Clipped
 from storage.refs import TableColumn
 from tasks.datasets.scales import Scale
@@ -62,17 +62,25 @@ class Bounds:
 
     def __call__(self, rows: NDArray[Any]) -> Floats:
         """Return (m, p + 1) from (m, p)."""
-        middle = (self.low + self.high) / 2.0
-        centred = (np.clip(np.asarray(rows, dtype=np.float64), self.low, self.high) - middle) * self._scale
-        return np.concatenate([centred, np.full((len(centred), 1), _CONSTANT)], axis=1)
+        middle, scale = (self.low + self.high) / 2.0, self._scale
+        encoded = np.empty((len(rows), len(middle) + 1))
+        encoded[:, -1] = _CONSTANT
+        # Some rows at a time, so that they stay in the caches.
+        for part in pieces(*rows.shape):
+            numbers = encoded[part, :-1]
+            np.clip(rows[part], self.low, self.high, out=numbers)
+            numbers -= middle
+            numbers *= scale
+        return encoded
 
     def clipped(self, rows: Floats, names: Sequence[Any] | None) -> dict[str, Clipped]:
         """Return how many numbers of each column are outside its bounds, and in which row the first one is."""
-        outside = (rows < self.low) | (rows > self.high)
-        return {
-            self._name(at, names): Clipped(int(outside[:, at].sum()), int(outside[:, at].argmax()), "")
-            for at in np.flatnonzero(outside.any(axis=0)).tolist()
-        }
+        below = rows.min(axis=0, initial=np.inf) < self.low
+        outside: dict[str, Clipped] = {}
+        for at in np.flatnonzero(below | (rows.max(axis=0, initial=-np.inf) > self.high)).tolist():
+            beyond = (rows[:, at] < self.low[at]) | (rows[:, at] > self.high[at])
+            outside[self._name(at, names)] = Clipped(int(beyond.sum()), int(beyond.argmax()), "")
+        return outside
 
     @staticmethod
     def _name(at: int, names: Sequence[Any] | None) -> str:

@@ -142,7 +142,13 @@ class Encoded:
         """
         features, labels = self.features, self.target.labels
         if self.grouped is None:
-            return {name: ArrayRows(features[chosen], labels[chosen]) for name, chosen in parts.items()}
+            everyone = np.arange(len(labels))
+            return {
+                name: ArrayRows(features, labels)
+                if np.array_equal(chosen, everyone)
+                else ArrayRows(features[chosen], labels[chosen])
+                for name, chosen in parts.items()
+            }
         whose = np.unique(self.grouped.names, return_inverse=True)[1].astype(np.int32)
         order = np.arange(len(whose), dtype=np.uint64)
         kept = at_most(whose, order, np.zeros(len(whose)), self.grouped.people.rows_per_person)
@@ -453,7 +459,9 @@ def moments_in_memory(rows: Encoded, epsilon: float, delta: float, center: bool,
         account=_IN_MEMORY,
         delta=delta,
     )
-    (given,) = rows.divided({"0": np.arange(records)}).values()
+    # In the precision in which a root stores rows.
+    stored = replace(rows, features=cast(Floats, rows.features.astype(np.float32)))
+    (given,) = stored.divided({"0": np.arange(records)}).values()
     noise = KeyedNoise(_secret_of(random_state), planned.key)
     released = fit(planned.build(), [given], planned.setting, noise)
     return Reduced(

@@ -299,7 +299,9 @@ class SecondMoments(GaussianAlgorithm):
         null = null_records(features, labels, max(setting.classes, 1))
         places, kind = self._places(setting), features.dtype
         middle = np.broadcast_to(np.asarray(self.origin, dtype=np.float64), setting.dimension)[places] + mean
-        chosen = features if self.varies is None and features.shape[1] == len(places) else features[:, places]
+        # Neighbouring places are a view: choosing among a block's columns costs as much as encoding them.
+        together = places[-1] - places[0] + 1 == len(places) and bool((np.diff(places) > 0).all())
+        chosen = features[:, places[0] : places[-1] + 1] if together else features[:, places]
         with np.errstate(over="ignore", invalid="ignore"):
             rows = (chosen - middle.astype(kind)) * kind.type(1.0 / radius)
         if null.any():
