@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import ClassVar, TypedDict, cast
 
 import numpy as np
@@ -21,7 +21,7 @@ from dpalgos.features.unit_rows import UnitRows
 from dpalgos.guarantees import GaussianMu, Neighbours, Setting, loss_from_json, loss_to_json
 from dpalgos.histograms import ColumnCounts, combined
 from dpalgos.models import Statistic
-from dpalgos.parameters import COUNT, Bounded, ParameterError
+from dpalgos.parameters import COUNT, POSITIVE, Bounded, ParameterError
 from dpalgos.registry import lookup, register
 from dpalgos.rows import Floats
 
@@ -306,10 +306,14 @@ class PrincipalColumns(Bounded, ColumnMap):
     release : mapping, optional
         How the moments were formed (:func:`how_summed`): with ``parameters``, ``budget`` and ``setting``. None where it
         is not said yet.
+    deviations : float, optional
+        A score is divided by so many standard deviations of its component, at the upper end of the released margin, and
+        by the rows' radius at most. By the radius where None.
     """
 
     components: int = field(metadata=COUNT)
     release: HowSummed | None = None
+    deviations: float | None = field(default=None, metadata=POSITIVE)
 
     source: ClassVar[str] = "Pearson 1901; Hotelling 1933"
 
@@ -359,7 +363,11 @@ class PrincipalColumns(Bounded, ColumnMap):
             raise ParameterError(f"{len(artefacts)} releases are given; components are those of one release of moments")
         moments, setting = self.summed()
         decoded = moments.decoded(artefacts[0].values, setting)
-        return components_map(moments, setting, decoded, principal_components(decoded, self.components))
+        found = principal_components(decoded, self.components)
+        made = components_map(moments, setting, decoded, found)
+        if self.deviations is None:
+            return made
+        return replace(made, radius=np.minimum(self.deviations * np.sqrt(found.high), moments.radius))
 
 
 def components_map(

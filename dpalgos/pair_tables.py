@@ -120,8 +120,8 @@ def one_way_of_values(counts: Floats, deviation: float, groups: Sequence[int] = 
     return OneWay(looks @ counts, deviation**2 * looks @ looks.T)
 
 
-def parts_for(rows: int, deviation: float) -> int:
-    """Return in how many parts each of two numbers is counted, from 2 to 12, by public numbers alone.
+def parts_for(rows: int, deviation: float, most: int = MOST_PARTS) -> int:
+    """Return in how many parts each of two numbers is counted, from 2 to ``most``, by public numbers alone.
 
     The most k for which the margin of a cell is no more than the mean cell of k × k.
 
@@ -130,8 +130,9 @@ def parts_for(rows: int, deviation: float) -> int:
     rows : int
     deviation : float
         Of the noise of a cell.
+    most : int
     """
-    return int(np.clip(np.sqrt(rows / (TWO_SIDED * max(deviation, 1e-9))), 2, MOST_PARTS))
+    return int(np.clip(np.sqrt(rows / (TWO_SIDED * max(deviation, 1e-9))), 2, most))
 
 
 def edges_of_equal_mass(counts: ColumnCounts, line: int, parts: int) -> tuple[float, ...]:

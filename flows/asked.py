@@ -14,6 +14,7 @@ from pydantic import BaseModel, Field, WithJsonSchema
 from dpalgos.parameters import ParameterError
 from flows import batch_scoring as scoring
 from flows import comparison, federated_training, privacy_audit, reproduction
+from flows import reduction as reducing
 from flows import sweep as sweeping
 from flows import synthesis as synthesising
 from flows.specs import known_reproductions
@@ -22,6 +23,7 @@ from tasks.experiments.records import Experiment
 from tasks.experiments.specifications import SweepSpec
 from tasks.planning.asked import FIELDS, asked_config, called, described, form_of, validated
 from tasks.planning.configuration import TrainingConfig
+from tasks.planning.reduction import ReductionRequest
 from tasks.planning.synthesis import SynthesisRequest
 from tasks.release.drawn_rows import SyntheticRows
 from tasks.runtime.ending import announcing_failures
@@ -29,6 +31,7 @@ from tasks.runtime.events import dataset_resource
 from tasks.runtime.settings import current_root
 from tasks.runtime.steps import threads
 from tasks.tracking.champion_comparison import ComparisonOutcome, ComparisonRequest
+from tasks.tracking.reductions import Reduction
 from tasks.tracking.results import RunResult
 from tasks.tracking.runs import name_run
 from tasks.tracking.scoring import ScoringRequest
@@ -342,3 +345,37 @@ def synthesise(
     asked = {"dataset": dataset, "epsilon": epsilon, "delta": delta, "trust": trust, "test_fraction": test_fraction}
     asked |= {"rows": rows, "seed": seed, "name": name}
     return synthesising.synthesise.fn(validated(SynthesisRequest, asked))
+
+
+@flow(
+    name="principal-components",
+    description="Release principal components of a data set's columns, charged once.",
+    flow_run_name="reduce {dataset}",
+    persist_result=False,
+    task_runner=threads(2),
+)
+def reduce(
+    dataset: Annotated[str, _AS_SAID, _of(ReductionRequest, "dataset")],
+    epsilon: Annotated[
+        float,
+        _AS_SAID,
+        _of(ReductionRequest, "epsilon", description="Epsilon of the plan, per row or person."),
+    ],
+    components: Annotated[int | None, _AS_SAID, _of(ReductionRequest, "components")] = None,
+    score_counts: Annotated[bool, _AS_SAID, _of(ReductionRequest, "score_counts")] = False,
+    delta: Annotated[float | None, _AS_SAID, _of(ReductionRequest, "delta")] = None,
+    center: Annotated[bool, _AS_SAID, _of(ReductionRequest, "center")] = True,
+    trust: Annotated[str | None, _AS_SAID, _of(ReductionRequest, "trust")] = None,
+) -> Reduction:
+    """Reduce as :func:`flows.reduction.reduce` does.
+
+    Raises
+    ------
+    dpalgos.parameters.ParameterError
+        Naming the field, the value and the bound.
+    storage.errors.RefusedError
+        As :func:`flows.reduction.reduce` does.
+    """
+    asked = {"dataset": dataset, "epsilon": epsilon, "components": components, "score_counts": score_counts}
+    asked |= {"delta": delta, "center": center, "trust": trust}
+    return reducing.reduce.fn(validated(ReductionRequest, asked))

@@ -19,6 +19,7 @@ from tasks.auditing.chain import Chain
 from tasks.auditing.examination import AuditRequest, Examined, audit_report, examine_system
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.plans import RunPlan
+from tasks.planning.reduction import ReductionPlan
 from tasks.planning.rows import FeatureStep, Shards
 from tasks.planning.synthesis import SynthesisPlan
 from tasks.release.drawn_rows import SyntheticRows
@@ -34,6 +35,7 @@ from tasks.tracking.coverings import Covering, promised_by
 from tasks.tracking.model_files import load_model
 from tasks.tracking.model_versions import find_model
 from tasks.tracking.predicted_files import predict_file
+from tasks.tracking.reductions import Reduction, recorded
 from tasks.tracking.reporting import keep_run
 from tasks.tracking.results import Chained, RunResult
 from tasks.tracking.runs import RunReport, track_run
@@ -168,3 +170,9 @@ def record_synthesis(plan: SynthesisPlan, found: SyntheticRows) -> SyntheticRows
     """Log a synthesis to MLflow, once, with drawn and released tables, and return it."""
     track_run(current_root(), synthesis_report(plan, found, fidelity_of(plan, found)))
     return found
+
+
+@step(task_run_name="record the components of {plan.dataset.name}", cached=False)
+def record_reduction(plan: ReductionPlan, components: int | None, paid: bool) -> Reduction:
+    """Find the components of a stored reduction, log them to MLflow, once, and return them."""
+    return recorded(plan, components, paid=paid)

@@ -55,7 +55,8 @@ class PrivatePCA(_Unmarked, PrivateStep):
     columns' units.
 
     In a pipeline with a private classifier or regressor both must name one account. The scores carry a mark, from which
-    the classifier's ``guarantee_`` composes the basis. Pandas frames carry it too, polars frames only in a pipeline.
+    the classifier's ``guarantee_`` composes the basis, and which provides ``bounds`` if the classifier has none. Pandas
+    frames carry it too, polars frames only in a pipeline.
 
     Parameters
     ----------
@@ -230,6 +231,7 @@ class PrivatePCA(_Unmarked, PrivateStep):
         self._charged = made.charges
         self.basis_ = None
         if not self.public:
+            reach = 3.0 * np.sqrt(found.high)
             self.basis_ = ReleasedBasis(
                 key=planned.key,
                 account=made.account if self.account is not None else "",
@@ -237,6 +239,7 @@ class PrivatePCA(_Unmarked, PrivateStep):
                 losses=losses,
                 epsilon=proved.epsilon,
                 delta=proved.delta,
+                bounds=(tuple((-reach).tolist()), tuple(reach.tolist())),
             )
 
     def _names(self) -> tuple[str, ...]:

@@ -76,7 +76,8 @@ class PrivateClassifier(Scored, ClassifierMixin, PrivateEstimator):  # type: ign
         Declares the columns of data frames and the label's classes (docs/schema.md).
     bounds : (low, high), optional
         Bounds of arrays: two numbers, or one of each per feature. Values outside are clipped. Required for private rows
-        without a schema.
+        without a schema. Default for scores of :class:`unitball.PrivatePCA`: three standard deviations of each
+        component, as released.
     classes : sequence, optional
         Possible labels, in order. Required for private rows without a schema.
     positive : label, optional

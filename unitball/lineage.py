@@ -39,6 +39,9 @@ class ReleasedBasis:
         What the release costs each of the rows that it has read.
     epsilon, delta : float
         The same, by itself.
+    bounds : (tuple of float, tuple of float)
+        Lows and highs of the scores, by what is released: three standard deviations of each component, at the upper end
+        of its margin. A score of the rows that were reduced is beyond them with probability 1/9 at most.
     """
 
     key: str
@@ -47,6 +50,7 @@ class ReleasedBasis:
     losses: tuple[Loss, ...]
     epsilon: float
     delta: float
+    bounds: tuple[tuple[float, ...], tuple[float, ...]]
 
     def __str__(self) -> str:
         return f"basis {self.key[:12]} (epsilon {self.epsilon:.4g} at delta {self.delta:g}, account {self.account!r})"
@@ -89,6 +93,12 @@ def basis_of(rows: Any) -> ReleasedBasis | None:
     """Return the basis that rows are scores of; None where they bear no mark."""
     found = rows.attrs.get(_ATTRIBUTE) if isinstance(rows, pd.DataFrame) else getattr(rows, "basis", None)
     return found if isinstance(found, ReleasedBasis) else None
+
+
+def score_bounds(rows: Any) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+    """Return the bounds of scores by their mark; None where there is none, or there are more or fewer columns."""
+    basis = basis_of(rows)
+    return basis.bounds if basis is not None and np.shape(rows)[1:] == (len(basis.bounds[0]),) else None
 
 
 def bases_under(estimator: Any, rows: Any) -> tuple[ReleasedBasis, ...]:

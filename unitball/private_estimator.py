@@ -45,11 +45,11 @@ from unitball.fits import (
     row_map,
 )
 from unitball.guarantees import FitGuarantee
-from unitball.lineage import ReleasedBasis, bases_under, require_one_account, rests_on
+from unitball.lineage import ReleasedBasis, bases_under, require_one_account, rests_on, score_bounds
 from unitball.parameter_checks import require_number
 from unitball.pipelines import fitted_around
 from unitball.private_step import PrivateStep
-from unitball.screen import warn_of_scores, warn_of_steps
+from unitball.screen import warn_of_clipped, warn_of_scores, warn_of_steps
 from unitball.wording import in_python, spoken_in_python
 
 
@@ -98,6 +98,7 @@ class PrivateEstimator(PrivateStep):
         self._require_parameters()
         require_one_account(self, PrivateStep)
         bases = bases_under(self, X)
+        self._score_bounds = None if self.schema is not None else score_bounds(X)
         if not self.public:
             self._require_declared()
             if self._cloned:
@@ -111,6 +112,11 @@ class PrivateEstimator(PrivateStep):
             self._places = self._columns.declared.places if self._encoding is None else self._encoding.places
             target = self._target(y)
             features = self._encoded(rows)
+            if self.bounds is None and self._score_bounds is not None and self._encoding is not None:
+                # Scores lie beyond three deviations in one row of nine at most.
+                outside = self._encoding.clipped(rows, getattr(self, "feature_names_in_", None))
+                many = {name: one for name, one in outside.items() if 9 * one.cells > len(rows)}
+                warn_of_clipped(many, "three standard deviations of the components")
         if self.test_fraction > 0 and (len(y) if grouped is None else grouped.records) == 1:
             raise ParameterError("there is one sample, and test_fraction holds some out; give more, or test_fraction=0")
         config = self._configuration(len(y) if grouped is None else grouped.records, features.shape[1])

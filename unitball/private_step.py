@@ -49,6 +49,8 @@ class PrivateStep(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
     # What it is a clone of, kept by pickling; what it was cloned for.
     _family = ""
     _cloned = False
+    # Of scores along released components: where they lie by what is released.
+    _score_bounds: tuple[tuple[float, ...], tuple[float, ...]] | None = None
     # What has to be declared of private rows without a schema, and how.
     _declares: ClassVar[tuple[str, ...]] = ("bounds",)
     _example: ClassVar[str] = "bounds=(low, high)"
@@ -198,7 +200,8 @@ class PrivateStep(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
                 f"this estimator was pickled with another root than {current_root()}, whose ledger may have another "
                 f"account {self.account!r}; name the right one: root=FOLDER"
             )
-        missing = [name for name in self._declares if getattr(self, name) is None]
+        known = () if self._score_bounds is None else ("bounds",)
+        missing = [name for name in self._declares if getattr(self, name) is None and name not in known]
         if self.schema is None and missing:
             raise ParameterError(
                 f"the rows are private and {' and '.join(missing)} would have to be learnt from them; declare "
@@ -230,8 +233,10 @@ class PrivateStep(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
         """Return how numbers are encoded; None where a schema says it."""
         if self.schema is not None:
             return None
-        # None are declared of public rows alone.
-        bounds = (rows.min(axis=0), rows.max(axis=0)) if self.bounds is None else self.bounds
+        bounds: Any = self.bounds if self.bounds is not None else self._score_bounds
+        if bounds is None:
+            # Of public rows alone.
+            bounds = rows.min(axis=0), rows.max(axis=0)
         return Bounds.of(bounds, rows.shape[1])
 
     def _encoded(self, rows: Any) -> Floats:

@@ -8,11 +8,10 @@ from dataclasses import asdict
 import pandas as pd
 
 from tasks.datasets.registration import ensure_registered
-from tasks.release.column_counts import version_of
-from tasks.release.moments import plan_moments
-from tasks.tracking import reductions
+from tasks.planning.reduction import ReductionRequest
+from tasks.release.moments import plan_reduction, price_of_reduction, require_reduction_affordable
 from unitball.training import using_root
-from unitball.wording import spoken_in_python
+from unitball.wording import checked, spoken_in_python
 
 
 @spoken_in_python()
@@ -21,6 +20,7 @@ def reduce(
     *,
     epsilon: float | None = None,
     components: int | None = None,
+    score_counts: bool = False,
     delta: float | None = None,
     center: bool = True,
     trust: str | None = None,
@@ -37,10 +37,13 @@ def reduce(
     dataset : str
         A registered data set.
     epsilon : float, optional
-        ε of the release per row or person, above 0. Default: 0.5 for public rows, and for private rows if that release
-        is already charged.
+        ε of all that is released, per row or person, above 0. Default: 0.5 for public rows, and for private rows if that
+        release is already charged.
     components : int, optional
         Default: those above the noise.
+    score_counts : bool
+        Whether counts of the scores along the first two components are released as well, for a tenth of the budget in
+        μ². ``attrs["scores"]`` has them.
     delta : float, optional
         Default: 105/128 of the cap's; 1e-5 on public rows.
     center : bool
@@ -70,14 +73,19 @@ def reduce(
     storage.errors.InputError
         If no component is above the noise and no number is given, or ranges are not declared.
     """
+    given = {"dataset": dataset, "epsilon": epsilon, "components": components, "score_counts": score_counts}
+    given |= {"delta": delta, "center": center, "trust": trust, "version": version, "replicate": replicate}
+    request = checked("reduce", ReductionRequest, given)
     with using_root(root):
         ensure_registered(dataset)
-        planned = plan_moments(
-            version_of(dataset, version), epsilon, delta=delta, trust=trust, center=center, replicate=replicate
-        )
-        if epsilon is None and (price := planned.price) is not None:
-            raise price.refusal(f"give epsilon={planned.epsilon:g}")
-        found = reductions.reduce(planned, components)
+        plan = plan_reduction(request)
+        require_reduction_affordable(plan, request)
+        if epsilon is None and (price := price_of_reduction(plan)) is not None:
+            raise price.refusal(f"give epsilon={plan.epsilon:g}")
+        # Prefect takes seconds.
+        from flows.reduction import chain_inline
+
+        found = chain_inline(plan, components)
     frame = pd.DataFrame([asdict(one) for one in found.components])
     frame.attrs |= {name: value for name, value in found.to_json().items() if name != "components"}
     return frame

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,12 +10,22 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import RenderableType
 
-from deployments.cli.common import Answer, YesOption, agree, answered, progress, say_charged_before, table
+from deployments.cli.common import (
+    Answer,
+    YesOption,
+    agree,
+    answered,
+    options_of,
+    running,
+    say_charged_before,
+    table,
+)
 from deployments.cli.described_numbers import plural
 from deployments.cli.entry_point import app
 from deployments.cli.given import refuse_beside
 from storage.atomic import write_bytes
 from storage.errors import InputError
+from tasks.planning.reduction import ReductionRequest
 
 if TYPE_CHECKING:
     from tasks.tracking.reductions import Reduction
@@ -23,62 +34,53 @@ _MOST_SHOWN = 20
 
 
 @app.command("reduce", epilog="Example: unitball reduce clinic --epsilon 0.5 --components 5")
+@options_of(ReductionRequest, without=["dataset", "center"])
 @answered
 def reduce_(
-    name: Annotated[str, typer.Argument(metavar="DATASET", help="A registered data set.")],
-    epsilon: Annotated[
-        float | None,
-        typer.Option(help="Epsilon of the release, per row or person. Without it private rows are priced at 0.5."),
-    ] = None,
-    components: Annotated[
-        int | None, typer.Option(min=1, help="How many components. Default: those above the noise.")
-    ] = None,
-    delta: Annotated[
-        float | None, typer.Option(help="Default: 105/128 of the cap's delta, 1e-5 on public rows.")
-    ] = None,
+    request: ReductionRequest,
+    dataset: Annotated[str, typer.Argument(help="A registered data set.")],
     center: Annotated[
-        bool, typer.Option("--center/--no-center", help="Centre rows at a released mean, or at the declared middle.")
+        bool, typer.Option("--center/--no-center", help=ReductionRequest.model_fields["center"].description)
     ] = True,
-    trust: Annotated[
-        str | None, typer.Option(help="Trust model of several parties' own files (local, secagg, central).")
-    ] = None,
-    version: Annotated[str | None, typer.Option(help="A version of the data set. Default: the newest.")] = None,
-    replicate: Annotated[
-        int, typer.Option(min=0, help="Another number is another release, drawn and charged again.")
-    ] = 0,
     plan: Annotated[bool, typer.Option("--plan", help="Print the cost; nothing is charged.")] = False,
-    plot: Annotated[Path | None, typer.Option(help="Also write the figure of variances and loadings (PNG).")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Also write the figure to a PNG file.")] = None,
     yes: YesOption = False,
 ) -> Answer:
     """Release principal components; reuse them with train --basis."""
     from tasks.datasets.registration import ensure_registered
-    from tasks.release.column_counts import version_of
-    from tasks.release.moments import plan_moments
+    from tasks.release import moments
 
     refuse_beside("--plan", "charges nothing and reads no row", ["--plot", "--yes"])
+    del center
     if plot is not None and plot.exists():
         raise InputError(f"{plot} exists; name another file, or remove it first")
-    ensure_registered(name)
-    planned = plan_moments(
-        version_of(name, version), epsilon, delta=delta, trust=trust, center=center, replicate=replicate
-    )
+    ensure_registered(dataset)
+    planned = moments.plan_reduction(request)
+    paid, price = moments.is_paid(planned), moments.price_of_reduction(planned)
+    account = planned.dataset.account
     if plan:
-        planned.require_affordable()
-        terms = {"dataset": name, "epsilon": planned.epsilon, "delta": planned.planned.delta, "paid": planned.paid}
-        account = planned.dataset.account
-        said = "was charged before and costs nothing more" if planned.paid else f"would be charged to account {account}"
-        return Answer(terms, [f"{name}: epsilon {planned.epsilon:g} at delta {planned.planned.delta:g}, which {said}"])
-    if planned.paid and planned.dataset.private:
-        say_charged_before(planned.planned.account)
+        moments.require_reduction_affordable(planned, request)
+        terms = {"dataset": dataset, "epsilon": planned.epsilon, "delta": planned.delta, "paid": paid}
+        said = "was charged before and costs nothing more" if paid else f"would be charged to account {account}"
+        return Answer(
+            {**terms, "releases": [one.label for one in planned.releases]},
+            [f"{dataset}: epsilon {planned.epsilon:g} at delta {planned.delta:g}, which {said} ({planned.label})"],
+        )
+    if paid and planned.dataset.private:
+        say_charged_before(account)
     else:
-        planned.require_affordable()
-        agree(planned.price, asks=epsilon is None, yes=yes)
-    with progress(f"reduce {name}"):
-        from tasks.tracking import reductions
+        moments.require_reduction_affordable(planned, request)
+        agree(price, asks=request.epsilon is None, yes=yes)
+    if not os.environ.get("UNITBALL_DEBUG"):
+        os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
+    with running(f"reduce {dataset}"):
+        from flows.reduction import reduce as reducing
 
-        found = reductions.reduce(planned, components)
-    if plot is not None:
-        write_bytes(plot, reductions.figure_of(planned, len(found.components)), mode=0o644)
+        found = reducing(request)
+        if plot is not None:
+            from tasks.tracking import reductions
+
+            write_bytes(plot, reductions.figure_of(planned, len(found.components)), mode=0o644)
     return Answer(found.to_json(), lines_of(found))
 
 
@@ -112,6 +114,12 @@ def lines_of(found: Reduction) -> Iterator[RenderableType]:
         f"noise reaches {found.floor:.3g}; the noisy eigenvalues of {found.above} components are above it; total "
         f"variance {found.total:.3g}"
     )
+    if found.scores is not None:
+        parts = len(found.scores.counts)
+        yield (
+            f"scores along components 1 and 2 are counted in {parts} × {parts} cells, each with noise of standard "
+            f"deviation {found.scores.deviation:.2g} (scores.csv in MLflow; --plot draws them)"
+        )
     yield (
         f"basis {found.basis}: unitball train --dataset {found.dataset} --basis {found.basis} --dimension "
         f"{len(found.components)} reuses it at no charge; the model rests on it, and the basis has read all rows, "

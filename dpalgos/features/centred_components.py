@@ -26,8 +26,8 @@ class CentredComponents(RowFeatures):
         m, declared origin and released mean together.
     basis : array (d, k)
         V, orthonormal columns; zero in features that do not vary.
-    radius : array (1,)
-        R.
+    radius : array (1,) or (k,)
+        R, or a length of its own for each score.
     """
 
     mean: Floats
@@ -51,7 +51,7 @@ class CentredComponents(RowFeatures):
 
     def undone(self, scores: Floats) -> Floats:
         """Return the rows (m, d) in the span of the components, about m, that have these scores."""
-        return np.asarray(scores @ self.basis.T * self.radius[0] + self.mean)
+        return np.asarray((scores * self.radius) @ self.basis.T + self.mean)
 
     def before(self, model: LinearModel) -> LinearModel:
         """Return the model of rows before this map that scores them as ``model`` does after it."""
@@ -60,4 +60,4 @@ class CentredComponents(RowFeatures):
 
     @property
     def _scaled(self) -> Floats:
-        return np.asarray(self.basis / self.radius[0])
+        return np.asarray(self.basis / self.radius)

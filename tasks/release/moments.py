@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TypedDict, cast
 
 import numpy as np
@@ -14,16 +15,25 @@ from dpalgos.components import Components, principal_components
 from dpalgos.evaluators.second_moments import Moments, SecondMoments
 from dpalgos.guarantees import GaussianMu, rounded_up
 from dpalgos.models import Statistic
+from dpalgos.pair_tables import parts_for
 from dpalgos.registry import AlgorithmSpec, lookup
 from storage.errors import InputError
 from storage.refs import DatasetRef, TableColumn
+from tasks.accounts.ledger import open_ledger
 from tasks.planning.identity import code_version
+from tasks.planning.reduction import ReductionPlan, ReductionRequest
 from tasks.planning.releases import PlannedCombination, PlannedRelease
 from tasks.preparation.paid_moments import NAME
-from tasks.release.prices import REDUCTION_EPSILON
-from tasks.release.single import SinglePlan, plan_single
+from tasks.preparation.partitions import shards_of
+from tasks.release.admission import request_for, require_admissible
+from tasks.release.column_counts import version_of
+from tasks.release.prices import REDUCTION_EPSILON, Price, price_of_requests
+from tasks.release.single import SinglePlan, plan_single, require_room
 
-LABEL = "second moments of the columns"
+LABEL, SCORES = "second moments of the columns", "counts of scores along two components"
+SCORES_SHARE = 0.1
+"""Of the budget in μ², what counts of scores get."""
+_DEVIATIONS, _MOST_PARTS = 3.0, 24
 
 
 class Geometry(TypedDict):
@@ -118,6 +128,97 @@ def plan_moments(
     return plan_single(dataset, lambda mu: spec, LABEL, stated, delta=delta, trust=trust, replicate=replicate)
 
 
+def plan_reduction(request: ReductionRequest) -> ReductionPlan:
+    """Return the plan of a reduction; no row is read and nothing is charged.
+
+    Counts of scores, where they are asked for, are of the plan's adaptive composition: a Gaussian mechanism at √f μ, f
+    the public :data:`SCORES_SHARE`, on rows seen through a map that the moments at √(1 − f) μ decide. A row is in one
+    cell of one table (:class:`~dpalgos.evaluators.pair_counts.PairCounts`), whatever the map is. How many cells there
+    are goes by public numbers.
+
+    Raises
+    ------
+    InputError, ParameterError
+        As :func:`plan_moments` does, and if scores are to be counted of fewer than two columns.
+    """
+    dataset = version_of(request.dataset, request.version)
+    single = plan_moments(
+        dataset,
+        request.epsilon,
+        delta=request.delta,
+        trust=request.trust,
+        center=request.center,
+        replicate=request.replicate,
+    )
+    plan = ReductionPlan(
+        dataset=dataset,
+        partition=single.partition,
+        moments=single.planned,
+        epsilon=single.epsilon,
+        delta=single.delta,
+    )
+    if not request.score_counts:
+        return plan
+    mu = cast(GaussianMu, single.planned.budget).mu
+    moments = single.planned.model_copy(update={"budget": GaussianMu(mu * math.sqrt(1.0 - SCORES_SHARE))})
+    width = cast(SecondMoments, moments.build()).width(moments.setting)
+    if width < 2:
+        raise InputError(f"{dataset.name} has {width} column that varies; scores are counted along two components")
+    plane = plan_components(moments, 2, deviations=_DEVIATIONS)
+    setting, budget = replace(moments.setting, dimension=2), GaussianMu(mu * math.sqrt(SCORES_SHARE))
+    deviation = math.sqrt(setting.neighbours.records) / budget.mu * setting.noise_factor
+    parts = parts_for(dataset.rows, deviation, _MOST_PARTS)
+    edges = [place / parts for place in range(1, parts)]
+    ends = None if dataset.label_range is None else list(dataset.label_range)
+    counting: dict[str, object] = {
+        "columns": [{"at": at, "low": -1.0, "high": 1.0} for at in range(2)],
+        "tables": [[0, 1]],
+        "edges": [edges, edges],
+        "label_range": ends,
+    }
+    spec = AlgorithmSpec("evaluators", "pair-counts", counting)
+    scores = moments.model_copy(
+        update={
+            "label": SCORES,
+            "code": code_version(*spec.classes(), lookup(moments.trust.kind, moments.trust.name)),
+            "algorithm": spec,
+            "budget": budget,
+            "setting": setting,
+            "upstream": (plane.key,),
+        }
+    )
+    return plan.model_copy(update={"moments": moments, "plane": plane, "scores": scores})
+
+
+def is_paid(plan: ReductionPlan) -> bool:
+    """Whether all that a reduction releases is charged already, and costs nothing more."""
+    keys = {one.key for one in plan.releases}
+    return open_ledger().charged(keys) == keys
+
+
+def price_of_reduction(plan: ReductionPlan) -> Price | None:
+    """Return what a reduction would charge; None for public rows, and where it is charged already."""
+    request = request_for(plan.releases, plan.system)
+    return None if request is None else price_of_requests([request])
+
+
+def require_reduction_affordable(plan: ReductionPlan, request: ReductionRequest) -> None:
+    """Refuse what the account has no room for, or may not be read; nothing is charged.
+
+    Raises
+    ------
+    RefusedError, ParameterError
+        As the door does.
+    """
+
+    def require_at(epsilon: float) -> None:
+        other = plan_reduction(request.model_copy(update={"epsilon": epsilon, "delta": plan.delta}))
+        require_admissible(other.releases, shards_of(other.partition).training, run=other.system)
+
+    if not is_paid(plan):
+        require_room(require_at, plan)
+
+
 def moments_in(planned: PlannedRelease, released: Statistic) -> Moments:
     """Return the moments that a release says."""
     return cast(SecondMoments, planned.build()).decoded(released.values, planned.setting)
@@ -149,7 +250,9 @@ def _none_above(planned: PlannedRelease, found: Components) -> str:
     )
 
 
-def plan_components(planned: PlannedRelease, components: int, partition: str | None = None) -> PlannedCombination:
+def plan_components(
+    planned: PlannedRelease, components: int, partition: str | None = None, *, deviations: float | None = None
+) -> PlannedCombination:
     """Return the plan of a map onto the leading components of a release: post-processing, which costs nothing.
 
     Parameters
@@ -159,9 +262,16 @@ def plan_components(planned: PlannedRelease, components: int, partition: str | N
     components : int
     partition : str, optional
         Of the run that uses it; that of the release where None.
+    deviations : float, optional
+        By how many standard deviations scores are divided (:class:`~dpalgos.column_maps.PrincipalColumns`).
     """
-    how = how_summed(cast(SecondMoments, planned.build()), planned.setting)
-    spec = AlgorithmSpec("aggregators", "principal-components", {"components": components, "release": how})
+    parameters: dict[str, object] = {
+        "components": components,
+        "release": how_summed(cast(SecondMoments, planned.build()), planned.setting),
+    }
+    if deviations is not None:
+        parameters["deviations"] = deviations
+    spec = AlgorithmSpec("aggregators", "principal-components", parameters)
     return PlannedCombination(
         partition=planned.partition if partition is None else partition,
         dataset=planned.dataset,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import cast
+from typing import Protocol, cast
 
 from dpalgos.accounting.costs import allocate
 from dpalgos.guarantees import GaussianMu, Setting, Trust
@@ -53,6 +53,16 @@ class SinglePlan:
     at: Callable[[float], SinglePlan]
 
     @property
+    def label(self) -> str:
+        """For people: what is released."""
+        return self.planned.label
+
+    @property
+    def delta(self) -> float:
+        """At which epsilon is stated."""
+        return self.planned.delta
+
+    @property
     def paid(self) -> bool:
         """Whether it is charged already, and costs nothing more; what was stopped then is made with the same noise.
 
@@ -74,14 +84,8 @@ class SinglePlan:
         RefusedError, ParameterError
             As the door does.
         """
-        if self.paid:
-            return
-        try:
-            self._require_admissible()
-        except OverspendError as refusal:
-            label = self.planned.label
-            left = OneMore(epsilon=self._largest(), delta=self.planned.delta, run=f"one more release of {label}")
-            raise refusal.leaving(left.said, left.epsilon) from None
+        if not self.paid:
+            require_room(lambda epsilon: self.at(epsilon)._require_admissible(), self)
 
     def make(self) -> ReleaseRef:
         """Make the release, or return the one that there is, which costs nothing.
@@ -106,17 +110,48 @@ class SinglePlan:
     def _require_admissible(self) -> None:
         require_admissible([self.planned], shards_of(self.partition).training, run=self.planned.label)
 
-    def _largest(self) -> float:
-        """Return the largest epsilon below a refused one that is admitted; 0 where none is."""
 
-        def fits(epsilon: float) -> bool:
-            try:
-                self.at(epsilon)._require_admissible()
-            except (RefusedError, ParameterError):
-                return False
-            return True
+class _Priced(Protocol):
+    """What a plan says of its price."""
 
-        return largest_that_fits(fits, self.epsilon)
+    @property
+    def epsilon(self) -> float: ...
+
+    @property
+    def delta(self) -> float: ...
+
+    @property
+    def label(self) -> str: ...
+
+
+def require_room(require_admissible_at: Callable[[float], None], plan: _Priced) -> None:
+    """Refuse a plan that the account has no room for, with the largest epsilon that it has room for.
+
+    Parameters
+    ----------
+    require_admissible_at : callable
+        Of an epsilon: raises where the plan is refused at it.
+    plan : _Priced
+
+    Raises
+    ------
+    RefusedError, ParameterError
+        As the door does.
+    """
+
+    def fits(epsilon: float) -> bool:
+        try:
+            require_admissible_at(epsilon)
+        except (RefusedError, ParameterError):
+            return False
+        return True
+
+    try:
+        require_admissible_at(plan.epsilon)
+    except OverspendError as refusal:
+        largest = largest_that_fits(fits, plan.epsilon)
+        left = OneMore(epsilon=largest, delta=plan.delta, run=f"one more release of {plan.label}")
+        raise refusal.leaving(left.said, left.epsilon) from None
 
 
 def plan_single(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -14,6 +16,7 @@ from sklearn.pipeline import Pipeline
 
 from dpalgos.column_maps import components_map
 from dpalgos.components import Components
+from dpalgos.evaluators.pair_counts import PairCounts
 from dpalgos.evaluators.second_moments import SecondMoments
 from dpalgos.features.centred_components import CentredComponents
 from dpalgos.guarantees import GaussianMu
@@ -23,9 +26,10 @@ from storage.encoder import TableEncoder, encoder_of
 from storage.layout import Layout
 from storage.refs import DatasetRef
 from tasks.planning.configuration import Json
+from tasks.planning.reduction import ReductionPlan
+from tasks.planning.releases import PlannedRelease
 from tasks.release.moments import components_in, moments_in
-from tasks.release.single import SinglePlan
-from tasks.release.storing import read_release
+from tasks.release.storing import read_release, stored_release
 from tasks.runtime.plots import BLUE, png_of, styled_figure
 from tasks.runtime.settings import current_layout, current_root
 from tasks.tracking.runs import RUN_KEY, Entries, experiment_of, log_files, log_run, requirements, runs_with
@@ -39,7 +43,7 @@ if TYPE_CHECKING:
 
 KEY_DIGITS = 12
 """So many name a release for `unitball train --basis`."""
-SCREE, LOADINGS = "components.png", "loadings.csv"
+SCREE, LOADINGS, SCORES = "components.png", "loadings.csv", "scores.csv"
 _MOST_BARS, _MOST_COLUMNS, _MOST_PICTURES = 20, 24, 8
 
 
@@ -69,6 +73,29 @@ class Component:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreCounts:
+    """Noisy two-way counts of rows by their scores along components 1 and 2.
+
+    Parameters
+    ----------
+    edges : two tuples of float
+        Ends of the T cells of each component, (T + 1,) each, in units of the scaled columns. What lies beyond is
+        counted in the outermost cell.
+    counts : tuple of tuple of float
+        (T, T): cells of component 1, and within each those of component 2. Noise makes some negative.
+    deviation : float
+        Standard deviation of the noise of each count.
+    key : str
+        The release's.
+    """
+
+    edges: tuple[tuple[float, ...], tuple[float, ...]]
+    counts: tuple[tuple[float, ...], ...]
+    deviation: float
+    key: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reduction:
     """What a release of second moments says.
 
@@ -95,9 +122,10 @@ class Reduction:
     total : float
         The released total variance.
     paid : bool
-        Whether the release was charged before.
+        Whether all was charged before.
     run : str
         MLflow's run.
+    scores : ScoreCounts or None
     """
 
     dataset: str
@@ -117,6 +145,7 @@ class Reduction:
     total: float
     paid: bool
     run: str
+    scores: ScoreCounts | None = None
 
     @property
     def basis(self) -> str:
@@ -128,57 +157,93 @@ class Reduction:
         return {**asdict(self), "basis": self.basis}
 
 
-def reduce(plan: SinglePlan, components: int | None = None) -> Reduction:
-    """Release second moments, unless they are, find their components, and log these to MLflow.
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A stored reduction, decoded."""
+
+    plan: ReductionPlan
+    found: Components
+    made: CentredComponents
+    names: tuple[str, ...]
+    scores: ScoreCounts | None
+
+
+def recorded(plan: ReductionPlan, components: int | None, *, paid: bool) -> Reduction:
+    """Find the components of a stored reduction, and log these to MLflow.
 
     Parameters
     ----------
-    plan : SinglePlan
-        Of :func:`tasks.release.moments.plan_moments`.
+    plan : ReductionPlan
+        Its releases are stored.
     components : int, optional
         Those above the noise where None.
+    paid : bool
+        Whether all was charged before.
 
     Raises
     ------
-    RefusedError
-        If the account has no room; nothing is charged then.
     InputError
         If no component is above the noise and no number is given.
     """
-    paid, planned = plan.paid, plan.planned
-    statistic = cast(Statistic, read_release(plan.make()))
-    found = components_in(planned, statistic, components)
-    algorithm = cast(SecondMoments, planned.build())
-    made = components_map(algorithm, planned.setting, moments_in(planned, statistic), found)
-    names = scaled_names(plan.dataset)
-    run = _logged(plan, found, made, names)
+    read, planned = _read(plan, components), plan.moments
+    found = read.found
+    mus = [cast(GaussianMu, one.budget).mu for one in plan.releases]
     return Reduction(
         dataset=plan.dataset.name,
         version=plan.dataset.version,
         account=plan.dataset.account,
         epsilon=plan.epsilon,
-        delta=planned.delta,
-        mu=cast(GaussianMu, planned.budget).mu,
+        delta=plan.delta,
+        mu=math.hypot(*mus),
         unit=str(plan.dataset.unit),
         rows=plan.dataset.rows,
         columns=len(found.noisy),
-        centred=algorithm.center,
+        centred=cast(SecondMoments, planned.build()).center,
         key=planned.key,
-        components=tuple(_component(found, made, names, place) for place in range(len(found.variances))),
+        components=tuple(_component(found, read.made, read.names, place) for place in range(len(found.variances))),
         floor=found.floor,
         above=found.above,
         total=found.total,
         paid=paid,
-        run=run,
+        run=_logged(read),
+        scores=read.scores,
     )
 
 
-def figure_of(plan: SinglePlan, components: int) -> bytes:
-    """Return the figure of a stored release's components, as PNG (:func:`draw_components`)."""
-    statistic = cast(Statistic, read_release(plan.make()))
-    found, algorithm = components_in(plan.planned, statistic, components), cast(SecondMoments, plan.planned.build())
-    made = components_map(algorithm, plan.planned.setting, moments_in(plan.planned, statistic), found)
-    return draw_components(found, made, scaled_names(plan.dataset), plan)
+def figure_of(plan: ReductionPlan, components: int) -> bytes:
+    """Return the figure of a stored reduction, as PNG (:func:`draw_components`)."""
+    return draw_components(_read(plan, components))
+
+
+def _read(plan: ReductionPlan, components: int | None) -> _Read:
+    planned = plan.moments
+    statistic = _released(planned)
+    found, algorithm = components_in(planned, statistic, components), cast(SecondMoments, planned.build())
+    made = components_map(algorithm, planned.setting, moments_in(planned, statistic), found)
+    return _Read(plan, found, made, scaled_names(plan.dataset), _scores_of(plan, statistic))
+
+
+def _released(planned: PlannedRelease) -> Statistic:
+    reference = stored_release(planned)
+    assert reference is not None, "it was made"
+    return cast(Statistic, read_release(reference))
+
+
+def _scores_of(plan: ReductionPlan, moments: Statistic) -> ScoreCounts | None:
+    """Return the counts of scores, with the ends of their cells in units of the scaled columns."""
+    if plan.scores is None or plan.plane is None:
+        return None
+    counting, setting = cast(PairCounts, plan.scores.build()), plan.scores.setting
+    lengths = cast(CentredComponents, plan.plane.combine([moments])).radius
+    (counts,) = counting.tables_of(_released(plan.scores).values, setting).values()
+    shares = np.concatenate([[0.0], np.asarray(counting.edges)[0], [1.0]])
+    ends = lengths[:, None] * (2.0 * shares - 1.0)
+    return ScoreCounts(
+        edges=(tuple(ends[0].tolist()), tuple(ends[1].tolist())),
+        counts=tuple(map(tuple, counts.tolist())),
+        deviation=counting.deviation(setting) * setting.noise_factor,
+        key=plan.scores.key,
+    )
 
 
 def scaled_names(dataset: DatasetRef) -> tuple[str, ...]:
@@ -204,18 +269,18 @@ def _component(found: Components, made: CentredComponents, names: Sequence[str],
     )
 
 
-def _logged(plan: SinglePlan, found: Components, made: CentredComponents, names: Sequence[str]) -> str:
+def _logged(read: _Read) -> str:
     """Log a basis of so many components once; return the id of its run in MLflow."""
-    planned, count = plan.planned, len(found.variances)
-    key = f"{planned.key}/{count}"
-    name = f"{count} components of {plan.dataset.name}"
+    plan, found, made = read.plan, read.found, read.made
+    planned, count = plan.moments, len(found.variances)
+    key = "/".join([*(one.key for one in plan.releases), str(count)])
     entries = Entries(
-        name=name,
+        name=f"{count} components of {plan.dataset.name}",
         facts={
             "algorithm": planned.name,
             "dataset": plan.dataset.name,
             "trust": planned.trust.name,
-            "proved": f"epsilon {plan.epsilon:g} at delta {planned.delta:g}",
+            "proved": f"epsilon {plan.epsilon:g} at delta {plan.delta:g}",
             "neighbours": str(planned.setting.neighbours),
             "numerics": str(planned.guarantee().numerics),
         },
@@ -236,9 +301,11 @@ def _logged(plan: SinglePlan, found: Components, made: CentredComponents, names:
         run_id = log_run(client, experiment, entries, keys={RUN_KEY: key})
         _log_transformer(client, experiment, run_id, plan.dataset, made)
         files: dict[str, str | bytes] = {
-            SCREE: draw_components(found, made, names, plan),
-            LOADINGS: _loadings(made, names),
+            SCREE: draw_components(read),
+            LOADINGS: _loadings(made, read.names),
         }
+        if read.scores is not None:
+            files[SCORES] = _counts(read.scores)
         log_files(client, run_id, files)
         client.set_terminated(run_id, "FINISHED")
     return run_id
@@ -302,14 +369,31 @@ def _loadings(made: CentredComponents, names: Sequence[str]) -> str:
     return text.getvalue()
 
 
-def draw_components(found: Components, made: CentredComponents, names: Sequence[str], plan: SinglePlan) -> bytes:
-    """Return the figure as PNG: variances above the noise's floor, and loadings by column, or components as images."""
+def _counts(scores: ScoreCounts) -> str:
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(["component 1 from", "to", "component 2 from", "to", "count", "deviation"])
+    first, second = (list(itertools.pairwise(edges)) for edges in scores.edges)
+    for row, line in zip(first, scores.counts, strict=True):
+        table.writerows([*row, *cell, count, scores.deviation] for cell, count in zip(second, line, strict=True))
+    return text.getvalue()
+
+
+def draw_components(read: _Read) -> bytes:
+    """Return the figure as PNG: variances above the noise's floor, and loadings by column, or components as images.
+
+    And, where they are released, the counts of scores along the first two components.
+    """
+    plan, found, made, names, scores = read.plan, read.found, read.made, read.names, read.scores
     shape = plan.dataset.image_shape
     pictures = shape is not None and len(shape) == 2
     kept = min(made.dimension, _MOST_PICTURES)
-    with styled_figure(10.0, 4.4) as figure:
-        left, right = cast("tuple[SubFigure, SubFigure]", figure.subfigures(1, 2, width_ratios=[1.0, 1.2]))
+    widths = [1.0, 1.2] if scores is None else [1.0, 1.2, 1.1]
+    with styled_figure(4.6 * sum(widths), 4.4) as figure:
+        left, right, *others = cast("list[SubFigure]", figure.subfigures(1, len(widths), width_ratios=widths).tolist())
         _draw_scree(left.subplots(), found)
+        if scores is not None:
+            _draw_scores(others[0].subplots(), scores, "rows" if plan.dataset.person is None else "people")
         if pictures:
             across = min(4, kept)
             panels = right.subplots(-(-kept // across), across, squeeze=False).ravel()
@@ -324,7 +408,7 @@ def draw_components(found: Components, made: CentredComponents, names: Sequence[
             _draw_loadings(right.subplots(), made, names, kept)
         figure.suptitle(
             f"{plan.dataset.name}: principal components of scaled columns, epsilon {plan.epsilon:g} at delta "
-            f"{plan.planned.delta:g}",
+            f"{plan.delta:g}",
             fontsize="medium",
         )
         return png_of(figure, 110)
@@ -348,6 +432,19 @@ def _draw_scree(axes: Axes, found: Components) -> None:
     axes.set_ylim(bottom=0.0)
     axes.locator_params(axis="x", integer=True)
     axes.legend(fontsize="x-small")
+
+
+def _draw_scores(axes: Axes, scores: ScoreCounts, counted: str) -> None:
+    """Draw the counts as a heat map; colours begin at 0, below which is noise alone."""
+    counts = np.array(scores.counts)
+    drawn = axes.pcolormesh(*map(np.asarray, scores.edges), counts.T, cmap="Blues", vmin=0.0)
+    axes.set_xlabel("score along component 1")
+    axes.set_ylabel("score along component 2")
+    axes.locator_params(nbins=6)
+    axes.grid(visible=False)
+    bar = axes.figure.colorbar(drawn, ax=axes, fraction=0.05)
+    bar.set_label(f"{counted} (noise {scores.deviation:.2g})", fontsize=8)
+    bar.ax.tick_params(labelsize=7)
 
 
 def _draw_loadings(axes: Axes, made: CentredComponents, names: Sequence[str], kept: int) -> None:

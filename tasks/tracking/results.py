@@ -311,7 +311,13 @@ def rests_on(result: RunResult) -> str:
     return (
         f"{result.algorithm}: ε spent = {spent:g} is this run's own ε = {charged:g} composed with {on}, on which it "
         "rests; these were charged before and are not charged again."
+        + (f" In MLflow and for `unitball predict` the model is {model_name(result)}." if on_basis(result) else "")
     )
+
+
+def model_name(result: RunResult) -> str:
+    """Return the name under which a run's model is registered."""
+    return f"{result.dataset}.{result.algorithm}"
 
 
 def on_basis(result: RunResult) -> bool:
@@ -345,8 +351,12 @@ def _written(number: float, form: str) -> str:
 
 
 def at_this_budget(result: RunResult) -> str:
-    """Return what a number that cannot be measured was to be measured with: so many held-out rows, and epsilon."""
-    budget = f", ε = {rounded_up(result.epsilon_spent, 3):g}" if result.epsilon_spent else ""
+    """Return what a number that cannot be measured was to be measured with: so many held-out rows, and epsilon.
+
+    Epsilon is that of the run's own releases.
+    """
+    own = result.epsilon_spent if result.epsilon_charged is None else result.epsilon_charged
+    budget = f", ε = {rounded_up(own, 3):g}" if own else ""
     return f"at this budget ({_held_out(result)}{budget})"
 
 

@@ -42,7 +42,7 @@ def in_order(schema: dict[str, Any]) -> list[str]:
 
 
 def test_deployments_are_called_as_the_commands_are() -> None:
-    assert set(FORMS) == {"train", "sweep", "reproduce", "score", "compare", "audit", "budget", "synthesise"}
+    assert set(FORMS) == {"train", "sweep", "reproduce", "score", "compare", "audit", "budget", "synthesise", "reduce"}
 
 
 @pytest.mark.parametrize("name", FORMS)

@@ -12,8 +12,9 @@ from rich.console import Console
 from deployments.cli.results_table import _measurements, results_table, shown_results
 from dpalgos.metrics import class_names, metrics_of_confusion, recalls
 from storage.refs import Visibility
+from tasks.planning.resolution import ON_BASIS
 from tasks.tracking import reporting
-from tasks.tracking.results import RunResult, by_class, shown_metric
+from tasks.tracking.results import RunResult, at_this_budget, by_class, rests_on, shown_metric
 from tests.support.command_line import CommandLine
 from tests.tasks.tracking.test_figures import a_result, decided
 
@@ -214,6 +215,11 @@ def test_what_a_run_spends_beyond_what_was_asked_has_a_reason() -> None:
     result = a_result(metrics=KNOWN, classes=("well", "ill"), epsilon_spent=1.1460001, epsilon_charged=0.99999999)
     told = [part for part in shown_results([result], elsewhere=True) if isinstance(part, str)]
     assert any("ε spent = 1.147 is this run's own ε = 1 composed with the counts of its columns" in one for one in told)
+    # Earlier releases do not measure; a model of components has a name that was not asked for.
+    assert at_this_budget(result).endswith("ε = 1)")
+    identity = result.identity.model_copy(update={"system": f"noisy-gd{ON_BASIS}"})
+    based = result.model_copy(update={"identity": identity, "algorithm": identity.system})
+    assert f"clinic.noisy-gd{ON_BASIS}" in rests_on(based)
     plain = a_result(metrics=KNOWN, classes=("well", "ill"), epsilon_spent=1.0)
     assert not any("composed with" in str(one) for one in shown_results([plain], elsewhere=True))
 

@@ -40,7 +40,18 @@ def test_addresses_are_printed_and_answer(served: Served) -> None:
             assert answer.status == 200
     found = {one["name"]: one for one in served.ask("/deployments/filter")}
     assert set(found) == {
-        *("train", "audit", "budget", "score", "sweep", "reproduce", "compare", "synthesise", "arrivals.nightly"),
+        *(
+            "train",
+            "audit",
+            "budget",
+            "score",
+            "sweep",
+            "reproduce",
+            "compare",
+            "synthesise",
+            "reduce",
+            "arrivals.nightly",
+        ),
     }
     audit, arrivals = found["audit"], found["arrivals.nightly"]
     form = found["train"]["parameter_openapi_schema"]["properties"]

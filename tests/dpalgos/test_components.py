@@ -161,6 +161,11 @@ def test_the_map_is_undone_and_linear_models_pass_before_it() -> None:
     assert not made.basis[3].any()
     np.testing.assert_allclose(made.undone(made.transform(rows)), rows, atol=1e-12)
     np.testing.assert_allclose(made.apply(rows[:9]), made.transform(rows[:9]), atol=1e-12)
+    # Scores in standard deviations, at the upper ends of their margins, and no longer than the rows' radius.
+    spread = replace(spec, deviations=3.0).combine([released], np.ones(1))
+    high = principal_components(ABOUT_THE_MIDDLE.decoded(released.values, setting), 3).high
+    np.testing.assert_allclose(spread.apply(rows[:9]), made.apply(rows[:9]) * 0.6 / np.minimum(3 * np.sqrt(high), 0.6))
+    np.testing.assert_allclose(spread.undone(spread.transform(rows)), rows, atol=1e-12)
     model = LinearModel(weights=np.ones((2, 3)), intercept=np.array([0.5, -1.0]))
     np.testing.assert_allclose(made.before(model).scores(rows), model.scores(made.transform(rows)), atol=1e-10)
     for wrong in (0, 4):

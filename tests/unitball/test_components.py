@@ -136,6 +136,22 @@ def test_a_model_of_scores_composes_the_basis(rows: tuple[Any, Any]) -> None:
     assert basis_of(framed.transform(rows[0])) == pca.basis_
 
 
+def test_scores_have_their_bounds_by_what_is_released(rows: tuple[Any, Any], recwarn: pytest.WarningsRecorder) -> None:
+    unitball.open_account("clinic", epsilon=9.0, delta=1e-6)
+    chain = make_pipeline(private(), classifier(bounds=None)).fit(*rows)
+    assert np.mean(chain.predict(rows[0]) == rows[1]) > 0.8
+    pca, model = chain[0], chain[-1]
+    high = pca.explained_variance_margin_[:, 1]
+    np.testing.assert_allclose(model._encoding.high, 3.0 * np.sqrt(high))
+    assert not [one for one in recwarn if "clipped" in str(one.message)]
+    # Scores that were changed are no longer where the release says; columns that were left out have no bounds.
+    scores = pca.transform(rows[0])
+    with pytest.warns(UserWarning, match="column x0"):
+        classifier(bounds=None, repetition=1).fit(9.0 * scores, rows[1])
+    with pytest.raises(ParameterError, match="bounds"):
+        classifier(bounds=None).fit(scores[:, :1], rows[1])
+
+
 @pytest.mark.parametrize(
     ("transformer", "estimator"),
     [

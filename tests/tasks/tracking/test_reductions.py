@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import mlflow.sklearn
 import numpy as np
@@ -11,12 +12,15 @@ import pytest
 
 import unitball
 from dpalgos.accounting.composition import compose
+from dpalgos.components import principal_components
 from dpalgos.guarantees import GaussianMu
 from storage.datasets import declared_table
 from storage.encoder import TableEncoder, encoder_of
 from storage.errors import InputError, PriceError, RefusedError
 from tasks.datasets.registration import find_dataset
-from tasks.release.moments import geometry_of, plan_moments
+from tasks.planning.reduction import ReductionRequest
+from tasks.release.moments import geometry_of, moments_in, plan_reduction, price_of_reduction
+from tasks.release.storing import read_release, stored_release
 from tasks.runtime.settings import current_layout, current_root
 from tasks.tracking import reductions
 from tasks.tracking.runs import tracking_client
@@ -96,6 +100,44 @@ def test_a_reduction_is_charged_once_logged_and_reused(clinic: pd.DataFrame) -> 
     assert trained.predict(clinic.drop(columns="ill").head(4)).shape[0] == 4
 
 
+def test_scores_of_two_components_are_counted_in_the_same_plan(clinic: pd.DataFrame) -> None:
+    asked: dict[str, Any] = {"epsilon": 6.0, "components": 2, "score_counts": True}
+    found = unitball.reduce("clinic", **asked)
+    assert unitball.reduce("clinic", **asked).attrs["paid"]
+    (charge,) = unitball.budget("clinic").charges
+    plan, attrs = plan_reduction(ReductionRequest(dataset="clinic", **asked)), found.attrs
+    moments, scores = (stored_release(one) for one in plan.releases)
+    assert moments is not None
+    assert scores is not None
+    # Two mechanisms in turn, of which the second reads rows through what the first has released.
+    assert charge.mu == pytest.approx(np.hypot(*(one.budget.mu for one in plan.releases)), rel=1e-9)
+    assert plan.scores is not None
+    assert plan.scores.build().sensitivity(plan.scores.setting) == pytest.approx(np.sqrt(2.0), rel=1e-12)
+    decoded = moments_in(plan.moments, read_release(moments))
+    encoder = encoder_of(declared_table(current_layout(), plan.dataset))
+    geometry = geometry_of(plan.dataset)
+    rows = encoder.transform(clinic.drop(columns="ill"))[:, geometry["varies"]]
+    about = rows - np.array(geometry["origin"])[geometry["varies"]] - decoded.mean
+    along = about @ principal_components(decoded, 2).directions
+    counts, edges = np.array(attrs["scores"]["counts"]), attrs["scores"]["edges"]
+    inside = [np.clip(one, ends[0], ends[-1]) for one, ends in zip(along.T, edges, strict=True)]
+    exact = np.histogram2d(*inside, bins=edges)[0]
+    noise, deviation = counts - exact, attrs["scores"]["deviation"]
+    assert deviation == pytest.approx(np.sqrt(2.0) / plan.scores.budget.mu, rel=0.01)
+    # Six deviations, and a row whose float32 is at an edge.
+    assert np.abs(noise).max() < 6.0 * deviation + 1.0
+    assert noise.std() > 0.5 * deviation
+    # The outermost cells hold few: lengths are those of the scores and not of the rows.
+    assert exact[1:-1, 1:-1].sum() / ROWS > 0.5
+    with tracking_client(current_root()) as client:
+        files = {one.path for one in client.list_artifacts(attrs["run"])}
+    assert files >= {reductions.SCREE, reductions.LOADINGS, reductions.SCORES}
+    trained = unitball.train("clinic", basis=attrs["basis"], dimension=2, epsilon=1.0, parties=1).result
+    # What a model rests on is the moments, and no count of scores.
+    own = trained.mu_spent**2 - plan.moments.budget.mu**2
+    assert compose((GaussianMu(float(np.sqrt(own))),)).epsilon(trained.delta_spent) == pytest.approx(1.0, abs=0.02)
+
+
 def test_people_are_counted_and_named_as_the_unit(clinic: pd.DataFrame, commands: CommandLine) -> None:
     person = {"name": "who", "type": "person", "namespace": "clinic-patient"}
     unitball.describe(
@@ -121,7 +163,7 @@ def test_what_does_not_serve_is_refused(clinic: pd.DataFrame) -> None:
         unitball.reduce("clinic", epsilon=0.02)
     with pytest.raises(RefusedError, match="cap"):
         unitball.reduce("clinic", epsilon=25.0, components=1)
-    assert plan_moments(find_dataset("clinic"), 25.0).price is not None
+    assert price_of_reduction(plan_reduction(ReductionRequest(dataset="clinic", epsilon=25.0))) is not None
 
 
 def test_a_basis_of_an_earlier_version_says_so(clinic: pd.DataFrame) -> None:
