@@ -44,16 +44,19 @@ def paid_counts(account: str, version: str) -> list[PlannedRelease]:
     return paid_releases(account, version, NAME)
 
 
-def paid_releases(account: str, version: str, evaluator: str) -> list[PlannedRelease]:
-    """Return the stored releases of one evaluator that describe a data version and are charged by themselves.
+def paid_releases(account: str, version: str, evaluator: str, *, alone: bool = True) -> list[PlannedRelease]:
+    """Return the stored releases of one evaluator that describe a data version.
 
     In the order in which they were made.
 
     Parameters
     ----------
     account, version, evaluator : str
+    alone : bool
+        Only those that are charged by themselves: counts that are charged with others belong to a run, and are of its
+        training rows.
     """
-    found = {planned.key: planned for planned in _paid(account, version, evaluator)}
+    found = {planned.key: planned for planned in _paid(account, version, evaluator, alone=alone)}
     made = [key for key in open_ledger().outputs(account) if key in found]
     return [found[key] for key in made]
 
@@ -134,11 +137,12 @@ def released_range(counted: Sequence[PlannedRelease]) -> tuple[float, float] | N
     return clipping_range(combined(decoded))
 
 
-def _paid(account: str, version: str, evaluator: str) -> Iterator[PlannedRelease]:
+def _paid(account: str, version: str, evaluator: str, *, alone: bool) -> Iterator[PlannedRelease]:
     store = open_releases()
     for charge in open_ledger().charges(account):
         # What is charged once more is a plan of its own, whatever it was charged with first.
-        if charge.plan.recharge or charge.plan.releases != (charge.key,) or not store.exists(charge.key):
+        with_others = charge.plan.releases != (charge.key,)
+        if charge.plan.recharge or (alone and with_others) or not store.exists(charge.key):
             continue
         manifest = store.manifest(charge.key)
         if manifest.get("dataset") != version or manifest.get("algorithm", {}).get("name") != evaluator:

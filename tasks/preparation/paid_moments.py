@@ -31,7 +31,7 @@ def paid_moments(config: TrainingConfig, registered: DatasetRef) -> PlannedRelea
         If there is none, or several begin so, naming those that there are; or if it does not serve the run.
     """
     wanted, store = str(config.basis), open_releases()
-    known = {one.key: one for one in paid_releases(registered.account, registered.version, NAME)}
+    known = {one.key: one for one in paid_releases(registered.account, registered.version, NAME, alone=False)}
     found = [one for key, one in known.items() if key.startswith(wanted)]
     if not found and (other := _version_of(wanted, registered.account)):
         raise InputError(
