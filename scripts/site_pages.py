@@ -65,8 +65,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, **_: object) -> str:
-    """Lead links to the notebook, and to files outside ``docs/`` that a clone has, to the pages made of them."""
-    text = markdown.replace("](notebook.ipynb)", "](notebook.md)")
+    """Lead links to notebooks, and to files outside ``docs/`` that a clone has, to the pages made of them."""
+    text = re.sub(r"\]\(([\w-]+)\.ipynb\)", r"](\1.md)", markdown)
     for name, place in _ROOTS.items():
         text = text.replace(f"](../{name}", f"]({place}")
     return re.sub(r"\]\(\.\./([\w/]+\.py)(?:#([\w.]+))?\)", _in_reference, text)
@@ -122,7 +122,8 @@ def _pages() -> Iterator[tuple[str, str]]:
         for other, there in _ROOTS.items():
             text = text.replace(f"]({other}", f"]({there}")
         yield place, text
-    yield "notebook.md", _notebook()
+    for notebook in sorted((REPOSITORY / "docs").glob("*.ipynb")):
+        yield f"{notebook.stem}.md", _notebook(notebook)
     yield "reference/commands.md", _commands()
     yield "reference/settings.md", _settings()
     yield "reference/schema.md", _schema()
@@ -138,8 +139,8 @@ def _pages() -> Iterator[tuple[str, str]]:
         yield f"reference/{name}.md", _api(name, modules)
 
 
-def _notebook() -> str:
-    cells = json.loads((REPOSITORY / "docs/notebook.ipynb").read_text("utf-8"))["cells"]
+def _notebook(path: Path) -> str:
+    cells = json.loads(path.read_text("utf-8"))["cells"]
     texts = [("".join(cell["source"]), cell["cell_type"] == "code") for cell in cells]
     return "\n\n".join(f"```python\n{text}\n```" if code else text for text, code in texts)
 

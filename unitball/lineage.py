@@ -41,7 +41,7 @@ class ReleasedBasis:
         The same, by itself.
     bounds : (tuple of float, tuple of float)
         Lows and highs of the scores, by what is released: three standard deviations of each component, at the upper end
-        of its margin. A score of the rows that were reduced is beyond them with probability 1/9 at most.
+        of its margin. Of rows within the radius one in nine at most is beyond them (Chebyshev).
     """
 
     key: str

@@ -113,7 +113,7 @@ class PrivateEstimator(PrivateStep):
             target = self._target(y)
             features = self._encoded(rows)
             if self.bounds is None and self._score_bounds is not None and self._encoding is not None:
-                # Scores lie beyond three deviations in one row of nine at most.
+                # Three deviations hold eight of nine scores; more are beyond them where scores were changed.
                 outside = self._encoding.clipped(rows, getattr(self, "feature_names_in_", None))
                 many = {name: one for name, one in outside.items() if 9 * one.cells > len(rows)}
                 warn_of_clipped(many, "three standard deviations of the components")

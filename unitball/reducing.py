@@ -37,8 +37,8 @@ def reduce(
     dataset : str
         A registered data set.
     epsilon : float, optional
-        ε of all that is released, per row or person, above 0. Default: 0.5 for public rows, and for private rows if that
-        release is already charged.
+        ε of all that is released, per row or person, above 0. Default: 0.5 for public rows, and for private rows if
+        that release is already charged.
     components : int, optional
         Default: those above the noise.
     score_counts : bool
