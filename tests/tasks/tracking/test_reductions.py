@@ -138,7 +138,7 @@ def test_scores_of_two_components_are_counted_in_the_same_plan(clinic: pd.DataFr
     assert compose((GaussianMu(float(np.sqrt(own))),)).epsilon(trained.delta_spent) == pytest.approx(1.0, abs=0.02)
 
 
-def test_people_are_counted_and_named_as_the_unit(clinic: pd.DataFrame, commands: CommandLine) -> None:
+def test_people_are_counted_and_named_as_the_unit(clinic: pd.DataFrame, called: CommandLine) -> None:
     person = {"name": "who", "type": "person", "namespace": "clinic-patient"}
     unitball.describe(
         clinic.assign(who=[str(row // 2) for row in range(ROWS)]),
@@ -150,7 +150,7 @@ def test_people_are_counted_and_named_as_the_unit(clinic: pd.DataFrame, commands
         disjoint_people="other people",
         plan=True,
     )
-    out = " ".join(commands("reduce", "people", "--epsilon", 6).out.split())
+    out = " ".join(called("reduce", "people", "--epsilon", 6).out.split())
     assert f"{ROWS // 2} people, 5 scaled columns, epsilon 6 at delta" in out
     assert "for a person (column who), account people" in out
     assert "the noisy eigenvalues of" in out
