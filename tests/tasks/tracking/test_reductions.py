@@ -111,6 +111,8 @@ def test_scores_of_two_components_are_counted_in_the_same_plan(clinic: pd.DataFr
     assert scores is not None
     # Two mechanisms in turn, of which the second reads rows through what the first has released.
     assert charge.mu == pytest.approx(np.hypot(*(one.budget.mu for one in plan.releases)), rel=1e-9)
+    # A mutant that does not take the counts' share from the moments spends more than was asked for.
+    assert compose((GaussianMu(charge.mu),)).epsilon(attrs["delta"]) == pytest.approx(6.0, rel=1e-6)
     assert plan.scores is not None
     assert plan.scores.build().sensitivity(plan.scores.setting) == pytest.approx(np.sqrt(2.0), rel=1e-12)
     decoded = moments_in(plan.moments, read_release(moments))
