@@ -12,6 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +23,7 @@ VARIABLE = "UNITBALL_TEST_PYTHONS"
 """Names interpreters that are not on the path, separated as the path is."""
 
 
+@cache
 def interpreters() -> dict[str, str]:
     """Return the program of each of :data:`VERSIONS` that answers.
 
@@ -52,8 +54,8 @@ def interpreters() -> dict[str, str]:
     return found
 
 
-def versions_under(program: str, repository: Path, asked: dict[str, Any]) -> dict[str, str]:
-    """Return the code version of each class under an interpreter; what is asked is that of :func:`main`."""
+def versions_under(program: str, repository: Path, asked: dict[str, Any]) -> list[dict[str, str]]:
+    """Return the code versions of all classes under an interpreter; what is asked is that of :func:`main`."""
     done = subprocess.run(
         # Without the user's and the environment's packages.
         [program, "-I", str(Path(__file__)), str(repository)],
@@ -63,24 +65,31 @@ def versions_under(program: str, repository: Path, asked: dict[str, Any]) -> dic
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    answer: dict[str, str] = json.loads(done.stdout)
+    answer: list[dict[str, str]] = json.loads(done.stdout)
     return answer
 
 
 def main() -> None:
-    """Answer ``{"classes": {name: [module, …]}, "distributions": {package: name and version} or null}``."""
+    """Answer ``{"classes": {name: [module, …]}, "distributions": [{package: name and version} or null, …]}``.
+
+    For each of the distributions with the code version of each class, in this order.
+    """
     sys.path.insert(0, sys.argv[1])
     # Digests need nothing of it.
     sys.modules.setdefault("pydantic", SimpleNamespace(BaseModel=type("BaseModel", (), {})))  # type: ignore[arg-type]  # no module
     from tasks.planning import identity
 
     asked = json.load(sys.stdin)
-    if (known := asked["distributions"]) is not None:
-        identity._distribution = known.__getitem__
-    answer = {
-        name: identity.code_version(*(type("Named", (), {"__module__": module}) for module in modules))
-        for name, modules in asked["classes"].items()
-    }
+    answer = []
+    for known in asked["distributions"]:
+        if known is not None:
+            identity._distribution = known.__getitem__
+        answer.append(
+            {
+                name: identity.code_version(*(type("Named", (), {"__module__": module}) for module in modules))
+                for name, modules in asked["classes"].items()
+            }
+        )
     json.dump(answer, sys.stdout)
 
 
