@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from itertools import combinations
+from pathlib import Path
 from threading import Thread
 from typing import Any
 
@@ -368,13 +369,16 @@ def _advance_marks(database: Database, mark: HighWaterMark, *, restored: bool) -
     if not database.marks:
         return
     first, *others = database.marks
-    given = {"restored": restored, "memory": database.memory}
-    # An error of a mark is logged by what writes it.
-    threads = [Thread(target=advance_mark, args=(path, mark, database.chain), kwargs=given) for path in others]
+
+    def advance(path: Path) -> None:
+        # An error of a mark is logged by what writes it.
+        advance_mark(path, mark, database.chain, restored=restored, memory=database.memory)
+
+    threads = [Thread(target=advance, args=(path,)) for path in others]
     for thread in threads:
         thread.start()
     try:
-        advance_mark(first, mark, database.chain, **given)
+        advance(first)
     finally:
         for thread in threads:
             thread.join()

@@ -78,7 +78,8 @@ def _within(values: Floats) -> Floats:
     """Return shares of each parent's cell, negative ones cut off; 0 where it holds nothing."""
     positive = np.maximum(values, 0.0)
     sums = positive.sum(axis=0, keepdims=True)
-    return np.divide(positive, sums, out=np.zeros_like(positive), where=sums > 0.0)
+    shares: Floats = np.divide(positive, sums, out=np.zeros_like(positive), where=sums > 0.0)
+    return shares
 
 
 def _draw_table(axes: Axes, one: NamedTable, values: Floats, most: float, what: str) -> None:

@@ -22,9 +22,9 @@ from tasks.datasets.registration import ingest
 from tasks.federation.messages import Answer, Ask, Request, fingerprint, identity_key
 from tasks.planning.configuration import TrainingConfig
 from tasks.runtime.settings import current_layout
-from tests.security.test_services import attacks
 from tests.support.engines import Engine
 from tests.support.private_rows import write_rows
+from tests.support.serving import attacks
 from tests.tasks.federation.test_federation import clinic
 
 
@@ -60,7 +60,7 @@ def test_a_request_is_answered_whatever_the_deployment_says_of_code(
     client, deployment = berlin
     canary = tmp_path / "canary"
     canary.with_suffix(".py").write_text(f"import pathlib\npathlib.Path({str(canary)!r}).touch()\n")
-    for _, change in attacks(canary):
+    for change in attacks(canary):
         client.request("PATCH", "/deployments/{id}", path_params={"id": deployment}, json=change).raise_for_status()
     assert client.read_deployment(deployment).pull_steps, "the attack did not arrive"
     answer = asked(client, deployment, Request(ask=Ask.DESCRIBE, config=TrainingConfig(dataset="x", trust="secagg")))

@@ -78,7 +78,7 @@ def test_a_bad_value_is_refused_by_its_name(field: str, value: Any, served: Serv
 
 @pytest.mark.nightly
 def test_runs_of_one_data_set_go_one_after_the_other(served: Served) -> None:
-    config = {"dataset": "digits", "algorithm": "noisy-gd", "epsilon": 1.0}
+    config: dict[str, Any] = {"dataset": "digits", "algorithm": "noisy-gd", "epsilon": 1.0}
     first, second = served.start_run(**config), served.start_run(**config, replicate=1)
     for run_id in (first, second):
         run = served.finished(run_id)
@@ -230,7 +230,7 @@ def charges(report: dict[str, Any], algorithm: str, before: Sequence[str] = ()) 
 @pytest.mark.nightly
 def test_the_runner_killed_in_the_middle(served: Served, tmp_path: Path) -> None:
     """The runner is killed after the charge and takes its run along; the next run finishes it, charged once."""
-    config = {"dataset": "digits", "algorithm": "fed-dpdr-dpml", "epsilon": 1.0, "seed": SEED}
+    config: dict[str, Any] = {"dataset": "digits", "algorithm": "fed-dpdr-dpml", "epsilon": 1.0, "seed": SEED}
     words = [f"--{name}={value}" for name, value in config.items()]
     # Other tests have trained on this root, too.
     served.unitball("train", "--dataset", "digits", "--algorithm", "noisy-gd", "--epsilon", "1")

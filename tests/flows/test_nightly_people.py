@@ -309,7 +309,7 @@ def test_nothing_beside_noise_tells_how_many_rows_a_person_has(
     runs: list[Chained] = []
     roles = traces._roles
 
-    def of_all_nights(layout: Layout, finished: Chained) -> dict[str, str]:
+    def of_all_nights(layout: Layout, made: Sequence[Any], run: str) -> dict[str, str]:
         # Each night has releases of its own, whose names are random and whose places in a list are, too.
         plans = [one.plan for one in runs]
         named = {
@@ -317,7 +317,7 @@ def test_nothing_beside_noise_tells_how_many_rows_a_person_has(
             for number, plan in enumerate(plans)
             for node in plan.training.values()
         }
-        return named | roles(layout, finished)
+        return named | roles(layout, made, run)
 
     monkeypatch.setattr(traces, "_roles", of_all_nights)
     one = [rows_of("p0", 1, "no", 1), rows_of("p0", 1, "no", 1), rows_of("p0", 1, "no", 2)]

@@ -78,10 +78,10 @@ def test_the_command_ends_and_is_charged_and_recorded_once(
         distances = {"distance_columns", "distance_tables", "distance_pairs"}
         assert all(one.data.metrics.keys() == {"epsilon", "edges", *distances} for one in logged)
         run = logged[0].info.run_id
-        files = {one.path for one in client.list_artifacts(run)}
+        logged_files = {one.path for one in client.list_artifacts(run)}
         tables = json.loads(Path(client.download_artifacts(run, "tables.json", str(tmp_path))).read_text())
         page = Path(client.download_artifacts(run, "report.md", str(tmp_path))).read_text()
-    assert files == {"lineage.json", "report.md", "tables.json", "columns.png", "tables.png"}
+    assert logged_files == {"lineage.json", "report.md", "tables.json", "columns.png", "tables.png"}
     _assert_reported(tables, page)
     assert json.loads((tmp_path / "rows.csv.lineage.json").read_text())["rests_on"] == found["rests_on"]
     tuned = unitball(

@@ -16,10 +16,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.security.test_services import attacks
 from tests.support.command_line import Outcome, start_command
 from tests.support.private_rows import CLASSES, DIMENSION, write_rows
-from tests.support.serving import PATIENCE, REPOSITORY, UNITBALL, Served, wait_for
+from tests.support.serving import PATIENCE, REPOSITORY, UNITBALL, Served, attacks, wait_for
 
 USERS = {"berlin": 61001, "lyon": 61002, "turin": 61003}
 CAPS = {"berlin": 3.0, "lyon": 3.0, "turin": 0.9}
@@ -236,7 +235,7 @@ def test_the_coordinators_password_does_not_choose_what_a_party_runs(
     canary = federation["berlin"].home.parent / "canary"
     canary.with_suffix(".py").write_text(f"import pathlib\npathlib.Path({str(canary)!r}).touch()\n")
     (deployment,) = [one for one in served.ask("/deployments/filter") if one["name"] == "berlin"]
-    for _, change in attacks(canary):
+    for change in attacks(canary):
         served.call("PATCH", f"/deployments/{deployment['id']}", change)
     # Otherwise the server refuses them by the schema that the party has registered.
     served.call("PATCH", f"/deployments/{deployment['id']}", {"enforce_parameter_schema": False})

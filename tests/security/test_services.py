@@ -452,7 +452,7 @@ def test_a_work_pool_has_nobody_to_run_its_command(served: Served, tmp_path: Pat
     assert not served.processes("worker start")
     # Other runs come and go meanwhile.
     ours = next(each["id"] for each in served.ask("/deployments/filter") if each["name"] == "train")
-    config = {"dataset": "iris", "algorithm": "noisy-gd", "epsilon": 1.0}
+    config: dict[str, Any] = {"dataset": "iris", "algorithm": "noisy-gd", "epsilon": 1.0}
     created = served.call(
         "POST", f"/deployments/{ours}/create_flow_run", {"parameters": config, "state": {"type": "SCHEDULED"}}
     )
@@ -507,7 +507,7 @@ def test_the_page_logs_in_with_the_secret_and_not_without(served: Served) -> Non
 
 def test_what_every_holder_of_the_password_can_do(served: Served, tmp_path: Path) -> None:
     """Each line of the table in docs/security.md: what Prefect's open-source server cannot keep from who is let in."""
-    config = {"dataset": "iris", "algorithm": "noisy-gd", "epsilon": 1.0}
+    config: dict[str, Any] = {"dataset": "iris", "algorithm": "noisy-gd", "epsilon": 1.0}
     (train,) = [one for one in served.ask("/deployments/filter") if one["name"] == "train"]
     # Starts runs (one of an earlier test's, where there is one), and reads what they were given and what they said.
     earlier = [

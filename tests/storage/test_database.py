@@ -108,9 +108,14 @@ def test_another_format_is_refused_on_opening_and_under_way(tmp_path: Path, vers
 
 def test_what_is_remembered_of_a_mark_ends_with_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A mark is read again only where somebody else has written it; one that was changed is noticed all the same."""
-    path, read = tmp_path / "ledger.sqlite", []
-    honest = module.read_mark
-    monkeypatch.setattr(module, "read_mark", lambda *of: read.append(of[0].name) or honest(*of))
+    path, honest = tmp_path / "ledger.sqlite", module.read_mark
+    read: list[str] = []
+
+    def noted(place: Path, *more: Any) -> Any:
+        read.append(place.name)
+        return honest(place, *more)
+
+    monkeypatch.setattr(module, "read_mark", noted)
     ledger = open_ledger(path, cap=9)
 
     def charged(key: str, by: Ledger = ledger) -> list[str]:

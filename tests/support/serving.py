@@ -298,6 +298,17 @@ def started(
                 process.wait(300)
 
 
+def attacks(canary: Path) -> tuple[dict[str, Any], ...]:
+    """Return changes of a deployment that a work pool's worker would follow; each would make the file."""
+    code = f"import pathlib; pathlib.Path({str(canary)!r}).touch()"
+    shell = {"prefect.deployments.steps.run_shell_script": {"script": f"touch {canary}"}}
+    return (
+        {"pull_steps": [shell]},
+        {"entrypoint": f"{canary.with_suffix('.py')}:main", "path": str(canary.parent)},
+        {"job_variables": {"command": f"touch {canary}", "env": {"PYTHONSTARTUP": code}}},
+    )
+
+
 def attacked(served: Served, folder: Path) -> Path:
     """Change whatever a work pool's worker would follow of ``train``, as a holder of Prefect's secret may.
 
@@ -309,12 +320,7 @@ def attacked(served: Served, folder: Path) -> Path:
         f"{code}\nfrom prefect import flow\n@flow\ndef main(config):\n    {code.replace('; ', chr(10) + '    ')}\n"
     )
     (deployment,) = [one for one in served.ask("/deployments/filter") if one["name"] == "train"]
-    shell = {"prefect.deployments.steps.run_shell_script": {"script": f"touch {canary}"}}
-    for change in (
-        {"pull_steps": [shell]},
-        {"entrypoint": f"{canary.with_suffix('.py')}:main", "path": str(canary.parent)},
-        {"job_variables": {"command": f"touch {canary}", "env": {"PYTHONSTARTUP": code}}},
-    ):
+    for change in attacks(canary):
         served.call("PATCH", f"/deployments/{deployment['id']}", change)
     (changed,) = [one for one in served.ask("/deployments/filter") if one["id"] == deployment["id"]]
     assert changed["pull_steps"], "the attack did not arrive"

@@ -200,7 +200,10 @@ def test_the_best_mean_over_the_draws_is_chosen_and_the_earlier_of_equal_ones(dr
 
     def score(candidate: TrainingConfig) -> dict[str, float]:
         tried.append(candidate)
-        return {"accuracy": {0.1: 0.5, 0.2: 0.9, 0.3: 0.9}[candidate.parameters["clip"]] + 0.01 * (candidate.seed or 0)}
+        return {
+            "accuracy": {"0.1": 0.5, "0.2": 0.9, "0.3": 0.9}[str(candidate.parameters["clip"])]
+            + 0.01 * (candidate.seed or 0)
+        }
 
     config = tuned(tune={"clip": [0.1, 0.2, 0.3]}, epsilon=2.0, roc=True, evaluation=True, trust="secagg", parties=3)
     choice = choose_on(config, score)

@@ -19,7 +19,7 @@ from dpalgos.synthesis.makers import OfTree
 from flows.synthesis import rows_inline
 from storage.errors import InputError, RefusedError
 from tasks.auditing import synthesis_chain
-from tasks.auditing.chain import ChainReport, Tables
+from tasks.auditing.chain import ChainReport, Tables, request_of
 from tasks.auditing.synthesis_chain import audit_synthesis, base_tables, neighbouring_tables, synthesise_once
 from tasks.datasets import synthetic_cells
 from tasks.planning.rows import Shards
@@ -73,7 +73,6 @@ class _Leaking:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.rows = pd.DataFrame()
-        request_of = synthesis_chain.request_of
 
         def noting(tables: Tables, *given: Any, **more: Any) -> Any:
             self.rows = tables["train"]
