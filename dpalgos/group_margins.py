@@ -20,16 +20,19 @@ noise, and without bias for any. In multiples of one matrix's noise, for 5 and f
 - a matrix of the same rows released before at the same budget (s² = τ² = 1, β = 1/(G + 1)): all groups together
   √(G/(G + 1)) = 0.91 and 0.95, each group the same.
 
-The estimates of one group's cells are independent of each other, each with the same standard deviation.
+The estimates of one group's cells are independent of each other, each with the same standard deviation. Running sums of
+scores (:mod:`dpalgos.group_curves`) are estimated alike, edge by edge: their noise is correlated over the edges, the
+same for groups and for all rows but for its size.
 
-*What is printed, and its margin.* Let A and B be sums of a and of b counts of the group, each count with independent
-noise of standard deviation :math:`\sigma`, and D = A + B, whose noise has :math:`s = \sigma\sqrt{a+b}`. The rate A/D is
-printed where :math:`D \ge c\,s` with c = :data:`SHOWN_FROM`, and nowhere else, whatever its margin is. So the decision
-follows from the noise and from noisy counts, and the margin is the conditional one (Fithian, Sun, Taylor 2014).
+*What is printed, and its margin.* Let A and B be sums of counts of the group whose noise has the variances a and b and
+the covariance k, and D = A + B, whose noise has :math:`s = \sqrt{a+b+2k}`. (Of sums of independent counts, a and b are
+multiples of the variance of one, and k is 0.) The rate A/D is printed where :math:`D \ge c\,s` with c =
+:data:`SHOWN_FROM`, and nowhere else, whatever its margin is. So the decision follows from the noise and from noisy
+counts, and the margin is the conditional one (Fithian, Sun, Taylor 2014).
 
 Take "the rate is t". Then :math:`T = (1-t)A - tB` has mean 0 and variance
-:math:`V = (1-t)^2 a\sigma^2 + t^2 b\sigma^2 + n\,t(1-t)`, for n rows that were drawn. With
-:math:`\gamma = \mathrm{cov}(T, D)/V = ((1-t)a - tb)\,\sigma^2/V`, the number :math:`S = D - \gamma T` is uncorrelated
+:math:`V = (1-t)^2 a + t^2 b - 2t(1-t)k + n\,t(1-t)`, for n rows that were drawn. With
+:math:`\gamma = \mathrm{cov}(T, D)/V = ((1-t)a - tb + (1-2t)k)/V`, the number :math:`S = D - \gamma T` is uncorrelated
 with T; for Gaussian noise it is independent of T, and it is sufficient for the unknown n. Given S, "printed" says
 :math:`\gamma T \ge c\,s - S`, that is, with what was observed, :math:`\gamma T' \ge \gamma T - (D - c\,s)`. So, given
 S, T is a Gaussian that is cut at a known place. The probability of a T' as large as T, and not cut, is
@@ -49,13 +52,13 @@ limit and y of q to its upper one, the lower limit of p − q is
 
 .. math:: p - q - \sqrt{x^2 + y^2 - 2\rho\,x\,y},
 
-and the upper one likewise. The drawing of rows is independent between groups, and the noise is not: the T of both
-groups have the covariance :math:`-\beta s^2((1-p)(1-q)a + p\,q\,b)`, which has the magnitude of
-:math:`\beta/(1-\beta)` times the root of the noise's two variances at most. So :math:`\rho` is that, below 0, times
-the root of the two shares that the noise has in the variance of T. A limit that reaches 0 or 1 is nearer than the noise
-goes; where one of the two does, the limit of the difference is p − q − x − y. (Of a rate of 1 less one of 1/2, 90.8 %
-of the margins would hold otherwise.) Each margin holds by itself, in 95 % of the runs;
-of many differences some 5 % do not hold.
+and the upper one likewise. The drawing of rows is independent between groups, and the noise is not: the noises of the T
+of both groups have the covariance :math:`-\beta/(1-\beta)` times a bilinear form of (1 − p, −p) and (1 − q, −q), that
+of the noise of one group's A and B. It has the magnitude of :math:`\beta/(1-\beta)` times the root of the noise's two
+variances at most. So :math:`\rho` is that, below 0, times the root of the two shares that the noise has in the variance
+of T. A limit that reaches 0 or 1 is nearer than the noise goes; where one of the two does, the limit of the difference
+is p − q − x − y. (Of a rate of 1 less one of 1/2, 90.8 % of the margins would hold otherwise.) Each margin holds by
+itself, in 95 % of the runs; of many differences some 5 % do not hold.
 
 References
 ----------
@@ -75,7 +78,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
-from dpalgos.evaluators.by_group import ConfusionByGroup
+from dpalgos.evaluators.by_group import CountedByGroup
 from dpalgos.margins import LEVELS, PUBLIC_SEED, TWO_SIDED, Noise, drawn_cells, drawn_rates, of_sum
 from dpalgos.measured import Metrics
 from dpalgos.metrics import rates_of_group
@@ -105,17 +108,17 @@ class GroupEstimates:
     whole: float | None = None
 
     @classmethod
-    def of_release(cls, algorithm: ConfusionByGroup, deviation: float, whole: float | None = None) -> Self:
+    def of_release(cls, algorithm: CountedByGroup, deviation: float, whole: float | None = None) -> Self:
         """Return the estimates of a release.
 
         Parameters
         ----------
-        algorithm : ConfusionByGroup
+        algorithm : CountedByGroup
         deviation : float
             Of the noise of each number that it releases.
         whole : float, optional
-            Of the noise of each count of a matrix of all rows that was released before; it is taken where this release
-            has none of its own.
+            Of the noise of each count of all rows that was released before; it is taken where this release has none of
+            its own.
         """
         own = deviation / algorithm.whole if algorithm.whole else whole
         return cls(groups=algorithm.groups, deviation=deviation / algorithm.each, whole=own)
@@ -141,7 +144,7 @@ class GroupEstimates:
         return -self.gain / (1.0 - self.gain)
 
     def counts(self, groups: Floats, whole: Floats | None = None) -> tuple[Floats, Floats]:
-        """Return the estimates of the groups' counts (G, K, K) and of all rows' (K, K), from the noisy ones."""
+        """Return the estimates of the groups' counts (G, …) and of all rows' (…), from the noisy ones."""
         together = groups.sum(axis=0)
         if whole is None:
             return groups, together
@@ -170,7 +173,7 @@ class GroupEstimates:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Rates:
+class Rates:
     """Rates of one kind, A / (A + B) each.
 
     Attributes
@@ -179,9 +182,8 @@ class _Rates:
         A and B, noisy.
     drawn : (array (D, r), array (D, r))
         Rates that the release leaves possible, for lower and for upper limits.
-    parts : (int, int)
-        a and b.
-    deviation : float
+    noise : (float or array (r,), …)
+        The variances of the noise of A and of B, and their covariance.
     sampled : bool
         Whether the rows are drawn from a population whose rates they are.
     """
@@ -189,17 +191,18 @@ class _Rates:
     hits: Floats
     misses: Floats
     drawn: tuple[Floats, Floats]
-    parts: tuple[int, int]
-    deviation: float
+    noise: tuple[Floats | float, Floats | float, Floats | float]
     sampled: bool = True
 
     @property
     def room(self) -> Floats:
         """By how much the number of rows exceeds what it must be."""
-        return self.hits + self.misses - SHOWN_FROM * math.sqrt(sum(self.parts)) * self.deviation
+        above, below, shared = self.noise
+        return self.hits + self.misses - SHOWN_FROM * np.sqrt(above + below + 2.0 * shared)
 
     @property
     def shown(self) -> NDArray[np.bool_]:
+        """Which rates (r,) have so many rows that they are measured."""
         return self.room >= 0.0
 
     @property
@@ -207,24 +210,28 @@ class _Rates:
         """Which share (r,) of the variance of T is the noise's, at the noisy rates."""
         rows = np.maximum(self.hits + self.misses, 1.0)
         rate = np.clip(self.hits / rows, 0.0, 1.0)
-        noise = ((1.0 - rate) ** 2 * self.parts[0] + rate**2 * self.parts[1]) * self.deviation**2
+        noise = _variance(rate, *self.noise)
         return np.asarray(noise / (noise + rows * rate * (1.0 - rate) * self.sampled))
 
     def limits(self, level: float = LEVELS[0]) -> Floats:
         """Return the ends (r, 2) of margins, each of which is missed with at most that probability if it is shown."""
-        lows = self._ends(self.drawn[0], level, self.hits, self.misses, self.parts)
-        highs = self._ends(1.0 - self.drawn[1], level, self.misses, self.hits, self.parts[::-1])
+        above, below, shared = self.noise
+        lows = self._ends(self.drawn[0], level, self.hits, self.misses, self.noise)
+        highs = self._ends(1.0 - self.drawn[1], level, self.misses, self.hits, (below, above, shared))
         return np.stack([lows, 1.0 - highs], axis=1)
 
-    def _ends(self, drawn: Floats, level: float, hits: Floats, misses: Floats, parts: tuple[int, int]) -> Floats:
+    def _ends(
+        self, drawn: Floats, level: float, hits: Floats, misses: Floats, noise: tuple[Floats | float, ...]
+    ) -> Floats:
         draws = len(drawn)
         most = max(int(level * draws), 1)
         rate = np.sort(drawn, axis=0)[:most]
-        above, below = ((one * self.deviation**2) for one in parts)
-        variance = (1.0 - rate) ** 2 * above + rate**2 * below
+        above, below, shared = noise
+        variance = _variance(rate, above, below, shared)
         if self.sampled:
             variance = variance + np.maximum(hits + misses, 0.0) * rate * (1.0 - rate)
-        excess, slope = (1.0 - rate) * hits - rate * misses, ((1.0 - rate) * above - rate * below) / variance
+        excess = (1.0 - rate) * hits - rate * misses
+        slope = ((1.0 - rate) * above - rate * below + (1.0 - 2.0 * rate) * shared) / variance
         cut = (self.room / np.where(slope > 0, slope, 1.0) - excess) / np.sqrt(variance)
         allowed = level * np.where(slope > 0, ndtr(cut), 1.0)
         fits = np.arange(1, most + 1)[:, None] <= allowed * draws
@@ -233,12 +240,21 @@ class _Rates:
         return np.where(count > 0, rate[np.maximum(count - 1, 0), np.arange(rate.shape[1])], 0.0)
 
 
+def _variance(rate: Floats, above: Floats | float, below: Floats | float, shared: Floats | float) -> Floats:
+    """Return the variance that noise gives (1 − t) A − t B."""
+    return np.asarray((1.0 - rate) ** 2 * above + rate**2 * below - 2.0 * rate * (1.0 - rate) * shared)
+
+
 @dataclass(frozen=True, slots=True)
 class RatesOfGroup:
     """The rates of one group with their margins, and of each which share of its variance is the noise's."""
 
     metrics: Metrics
     of_noise: dict[str, float]
+
+    def __or__(self, other: RatesOfGroup) -> RatesOfGroup:
+        """Return these rates and those of ``other``, of the same group."""
+        return RatesOfGroup(self.metrics.merged(other.metrics), {**self.of_noise, **other.of_noise})
 
     def less(self, other: RatesOfGroup, correlation: float) -> Metrics:
         """Return the differences of this group's rates and another's, each with its 95 % margin, which holds by itself.
@@ -316,8 +332,9 @@ def rates_of_noisy_group(counts: Floats, deviation: float, noise: Noise, classes
 
     def kind(
         of: Floats, base: Floats, drawn: tuple[Floats, Floats], parts: tuple[int, int], *, sampled: bool = True
-    ) -> _Rates:
-        return _Rates(hits=of, misses=base - of, drawn=drawn, parts=parts, deviation=deviation, sampled=sampled)
+    ) -> Rates:
+        above, below = (cells * deviation**2 for cells in parts)
+        return Rates(hits=of, misses=base - of, drawn=drawn, noise=(above, below, 0.0), sampled=sampled)
 
     accuracy = kind(np.array([trace]), np.array([total]), drawn_rates(random, right, whole - right), line)
     recall = kind(diagonal, of_true, drawn_rates(random, hits, missed), (1, size - 1))

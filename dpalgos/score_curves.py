@@ -136,6 +136,10 @@ class ScoreSums:
         """Return the score of an inner edge, counted from 0."""
         return float(edges(self.sums.shape[1], self.scale)[place])
 
+    def place(self, threshold: float) -> int:
+        """Return the inner edge, counted from 0, that has this score."""
+        return int(np.abs(edges(self.sums.shape[1], self.scale) - threshold).argmin())
+
     def centres(self) -> Floats:
         """Return the scores in the middle of the bins, on the squashed scale."""
         bins = self.sums.shape[1]

@@ -103,7 +103,7 @@ def chain(prepared: Prepared) -> Chained:
         references[key] = future.result()
         report_progress("releases", f"{len(references)} of {len(futures)}", len(references) / len(futures))
     models = {name: [references[key] for key in path] for name, path in run.paths().items()}
-    before = {release.key: made[release.key].result() for release in run.matrices}
+    before = {release.key: made[release.key].result() for release in run.earlier}
     own = [release.key for release in run.evaluations if release.key not in before]
     measured = {**before, **{key: references.pop(key) for key in own}}
     measurable = prepared.config.evaluation and (prepared.config.horizon is None or shards.held_out is not None)
@@ -130,7 +130,7 @@ def _on_record(prepared: PreparedNight) -> PreparedRun:
 
 
 def _made_before(prepared: PreparedRun) -> dict[str, Done[ReleaseRef]]:
-    """Return the releases that were made before: of earlier nights, counts of columns, matrices of all rows."""
+    """Return the releases that were made before: of earlier nights, counts of columns, counts of all rows."""
     owner = prepared.plan.models[0].owner
     owners = {one.key: one.owner for one in prepared.plan.evaluations}
     return {

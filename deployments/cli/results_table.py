@@ -195,16 +195,13 @@ def _noise(results: Sequence[RunResult]) -> Iterator[str]:
 
 def _groups(results: Sequence[RunResult]) -> Iterator[RenderableType]:
     """Yield how each model does for each group, where runs were measured so."""
-    from tasks.tracking.results import about_groups, difference_lines, group_lines
+    from tasks.tracking.results import about_groups, group_tables
 
     measured = [one for one in results if one.by_group is not None]
     for one in measured:
-        (headings, *lines) = group_lines(one)
         title = f"By {one.by_group.column if one.by_group else ''}" + (f": {one.algorithm}" if len(results) > 1 else "")
-        yield table(headings, lines, title=title, right=headings[1:])
-        if differences := difference_lines(one):
-            (headings, *lines) = differences
-            yield table(headings, lines, title=f"{title}: differences", right=headings[1:])
+        for of, (headings, *lines) in group_tables(one):
+            yield table(headings, lines, title=f"{title}: {of}" if of else title, right=headings[1:])
     if measured:
         yield about_groups(measured[0])
 

@@ -14,9 +14,52 @@ from dpalgos.registry import register
 from dpalgos.rows import Array, Floats, Ints
 
 
+@dataclass(frozen=True, kw_only=True)
+class CountedByGroup(NoisySums):
+    """Sums over the rows of each group, ``each`` times, and over all rows, ``whole`` times, in one release.
+
+    A row's first feature is the number of its group; whatever number that is, the row is counted in one group.
+
+    Parameters
+    ----------
+    groups : int
+        G, with that of missing values.
+    alone : bool
+        Whether all rows together are left out.
+    """
+
+    groups: int = field(default=2, metadata=COUNT)
+    alone: bool = False
+
+    @property
+    def each(self) -> int:
+        """How many times a row is counted in its group."""
+        return 1 if self.alone else 2
+
+    @property
+    def whole(self) -> int:
+        """How many times a row is counted among all rows."""
+        return 0 if self.alone else 1
+
+    @property
+    def cost(self) -> int:
+        """What a row adds to the power of the norm: e² + w², or e + w."""
+        return int(self.each**self.norm + self.whole**self.norm)
+
+    def group_of(self, features: Floats) -> Ints:
+        """Return the group (m,) of each row: the nearest from 0 to G − 1."""
+        return np.clip(np.rint(features[:, 0]), 0, self.groups - 1).astype(np.int64)
+
+    def with_all_rows(self, counts: Ints) -> Ints:
+        """Return the counts of groups (G, …), and behind them those of all rows, each so many times."""
+        if not self.whole:
+            return self.each * counts
+        return np.concatenate([self.each * counts, self.whole * counts.sum(axis=0, keepdims=True)])
+
+
 @register("evaluators", "confusion-by-group")
 @dataclass(frozen=True, kw_only=True)
-class ConfusionByGroup(NoisySums):
+class ConfusionByGroup(CountedByGroup):
     """Count hold-out rows by (group, true class, predicted class), and all of them, with integer noise on each count.
 
     A row's first feature is the number of its group: what a public map makes of one declared column, a missing value
@@ -62,34 +105,17 @@ class ConfusionByGroup(NoisySums):
     Dong, Roth, Su, "Gaussian differential privacy", JRSS B 84 (2022), Theorem 1.
     """
 
-    groups: int = field(default=2, metadata=COUNT)
-    alone: bool = False
     people: ClassVar[str] = PARTS_OF_A_UNIT
     measured: ClassVar[str] = "counts, l2"
 
-    @property
-    def each(self) -> int:
-        """How many times a row is counted in its group."""
-        return 1 if self.alone else 2
-
-    @property
-    def whole(self) -> int:
-        """How many times a row is counted among all rows."""
-        return 0 if self.alone else 1
-
     def sensitivity(self, setting: Setting) -> float:
         """Return how far the cells of groups that one record moves are moved, each with one of all rows."""
-        return self.length(setting.neighbours.records * self._cost)
-
-    @property
-    def _cost(self) -> int:
-        """What a row adds to the power of the norm: e² + w², or e + w."""
-        return int(self.each**self.norm + self.whole**self.norm)
+        return self.length(setting.neighbours.records * self.cost)
 
     @property
     def times(self) -> float:
         """How many times the noise of one matrix, at the same budget, a released number has."""
-        return self.length(self._cost)
+        return self.length(self.cost)
 
     def sum_shape(self, setting: Setting) -> tuple[int, ...]:
         """Return (G, K, K), or (G + 1, K, K) with the matrix of all rows, which is the last."""
@@ -98,14 +124,10 @@ class ConfusionByGroup(NoisySums):
     def of_block(self, features: Floats, labels: Array, parts: Ints, setting: Setting) -> Ints:
         """Return the exact weighted counts: group, true class, predicted class."""
         _, classes, _ = self.sum_shape(setting)
-        group = np.clip(np.rint(features[:, 0]), 0, self.groups - 1).astype(np.int64)
         # A score too many is the last class's: whatever the model, a row is counted in one of the cells.
         predicted = np.minimum(predicted_classes(features[:, 1:]), classes - 1)
-        cells = (group * classes + np.asarray(labels, dtype=np.int64)) * classes + predicted
-        counts = counted_cells(cells, parts, (self.groups, classes, classes))
-        if not self.whole:
-            return self.each * counts
-        return np.concatenate([self.each * counts, self.whole * counts.sum(axis=0, keepdims=True)])
+        cells = (self.group_of(features) * classes + np.asarray(labels, dtype=np.int64)) * classes + predicted
+        return self.with_all_rows(counted_cells(cells, parts, (self.groups, classes, classes)))
 
     def neighbouring_pair(self, setting: Setting) -> NeighbouringPair:
         """Return a row of the first group against one of the last and of another class: two counts move."""

@@ -114,14 +114,17 @@ class ScoreDistribution(NoisySums):
 
     def of_block(self, features: Floats, labels: Array, parts: Ints, setting: Setting) -> Ints:
         """Return the exact counts (scores, 2, bins): rows of the other classes, rows of the class."""
-        scores = self._scores(setting)
+        return counted_cells(self.cells(features, labels, setting), parts, self.sum_shape(setting))
+
+    def cells(self, scores: Floats, labels: Array, setting: Setting) -> Ints:
+        """Return the places (m, scores) of the bins that each row's scores stand in, among (scores, 2, bins)."""
+        count = self._scores(setting)
         truth = np.asarray(labels, dtype=np.int64)
         # A score that the model does not have is zero.
-        known = np.pad(features, ((0, 0), (0, max(scores - features.shape[1], 0))))[:, :scores]
+        known = np.pad(scores, ((0, 0), (0, max(count - scores.shape[1], 0))))[:, :count]
         bins = np.searchsorted(edges(self.bins, self.scale), known)
-        positive = truth[:, None] == (1 if scores == 1 else np.arange(scores))
-        cells = (2 * np.arange(scores) + positive) * self.bins + bins
-        return counted_cells(cells, parts, self.sum_shape(setting))
+        positive = truth[:, None] == (1 if count == 1 else np.arange(count))
+        return np.asarray((2 * np.arange(count) + positive) * self.bins + bins)
 
     def contribution(self, state: Ints, rows: Rows, setting: Setting) -> Ints:
         """Return the party's exact counts through the factor of each line."""

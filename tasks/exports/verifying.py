@@ -42,6 +42,7 @@ from pydantic import BaseModel, computed_field
 
 from dpalgos.algorithms import require_people
 from dpalgos.column_maps import ColumnMap
+from dpalgos.evaluators.score_distribution import ScoreDistribution
 from dpalgos.guarantees import Trust
 from dpalgos.models import Artefact, decode
 from dpalgos.parameters import ParameterError
@@ -67,7 +68,7 @@ from tasks.exports.archive import (
 )
 from tasks.federation.protocol import Evidence, federated_manifest
 from tasks.planning.nights import NightIdentity, NightPlan, PlannedNight, combination_of, release_of
-from tasks.planning.plans import RunIdentity, RunPlan, matrices_before
+from tasks.planning.plans import RunIdentity, RunPlan, counts_before
 from tasks.planning.releases import PlannedCombination, PlannedRelease
 from tasks.planning.resolution import covers
 from tasks.release.storing import manifest_of
@@ -237,7 +238,7 @@ class _Contents:
         # What a run makes it names; a run that counts groups makes no matrix of all rows, and names an earlier one.
         reused = [one.key for one in counts if one.key not in self.named]
         measuring = [self.planned[key] for key in identity.evaluation[1]]
-        reused += matrices_before([one for one in measuring if isinstance(one, PlannedRelease)])
+        reused += counts_before([one for one in measuring if isinstance(one, PlannedRelease)])
         streams = {one.charged_as for key, one in self.charged().items() if key not in reused}
         nightly = streams != {""} and bool(streams)
         if nightly:
@@ -492,17 +493,19 @@ def _run(contents: _Contents) -> str:
     versions = sorted({contents.planned[key].dataset for key in described})
     rests = f"; it rests on releases that were made before, of version {' and '.join(versions)}"
     said = rests if described else ""
-    if plan.matrices:
+    if plan.earlier:
         _require_the_same_rows(plan)
-        said += "; counts of groups are combined with the matrix of all rows that an earlier run was charged for"
+        said += "; counts of groups are combined with the counts of all rows that an earlier run was charged for"
     return f"its key names these releases: {', '.join(algorithms)}{said}"
 
 
 def _require_the_same_rows(plan: RunPlan) -> None:
-    """Refuse matrices of all rows that are not of the models and rows whose groups the run has counted."""
-    groups = {one.seen_last: one for one in plan.evaluations if one.key not in plan.before and one.reads_rows}
-    for matrix in plan.matrices:
-        counted = groups.get(matrix.seen_last)
+    """Refuse counts of all rows that are not of the models and rows whose groups the run has counted."""
+    groups = {
+        (one.seen_last, _bins(one)): one for one in plan.evaluations if one.key not in plan.before and one.reads_rows
+    }
+    for matrix in plan.earlier:
+        counted = groups.get((matrix.seen_last, _bins(matrix)))
         alike = counted is not None and all(
             getattr(matrix, name) == getattr(counted, name) for name in ("parties", "partition", "dataset", "maps")
         )
@@ -514,6 +517,12 @@ def _require_the_same_rows(plan: RunPlan) -> None:
             f"its counts of groups are combined with release {matrix.key[:12]}, which is of other rows or of no model "
             "of the run",
         )
+
+
+def _bins(counting: PlannedRelease) -> tuple[int, float] | None:
+    """Return the bins that scores are counted in; None of what counts no scores."""
+    algorithm = counting.build()
+    return (algorithm.bins, algorithm.scale) if isinstance(algorithm, ScoreDistribution) else None
 
 
 def _guarantees(contents: _Contents) -> str:

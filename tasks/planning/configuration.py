@@ -449,7 +449,8 @@ class EvaluationSettings(BaseModel, frozen=True, extra="forbid"):
         Field(
             min_length=1,
             description="Evaluate by group: the values of this column. Ranges are divided into brackets. On private "
-            "rows all groups together cost as much as one confusion matrix.",
+            "rows all groups together cost as much as one confusion matrix. With `roc` and two classes also the "
+            "scores of each group; with `aim` its rates at the chosen threshold.",
             examples=["sex"],
         ),
     ] = None
@@ -612,12 +613,6 @@ def _faults_of_parties(config: PartitionSettings) -> Iterator[str]:
 def _faults_of_evaluation(config: EvaluationSettings) -> Iterator[str]:
     if not config.evaluation and (config.roc or config.aim is not None or config.by is not None):
         yield "`roc`, `aim` and `by` are measured, and `no_evaluation` measures nothing: leave it or them out"
-    if config.by is not None and config.roc:
-        yield (
-            f"`by` {config.by} and `roc` are two releases of the same held-out rows, each of which would have half "
-            "of the budget: omit one of them; a run that repeats this one with the other does not train "
-            "again, and is charged for its measurement alone"
-        )
     if config.aim is not None and not config.roc:
         yield f"`aim` {config.aim} is reached by the noisy sums that `roc` pays for: give `roc` too"
 

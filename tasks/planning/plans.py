@@ -6,17 +6,19 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import cast
+from typing import Any, cast
 
 from pydantic import SerializeAsAny, SerializerFunctionWrapHandler, model_serializer
 
 from dpalgos.accounting.costs import Allocation, allocate, loss_of_deadline_misses, losses_under, tightened
 from dpalgos.algorithms import ProjectionAlgorithm
 from dpalgos.column_maps import ColumnMap
-from dpalgos.evaluators.by_group import ConfusionByGroup
+from dpalgos.evaluators.by_group import ConfusionByGroup, CountedByGroup
 from dpalgos.evaluators.confusion import ConfusionMatrix
 from dpalgos.evaluators.error_distribution import parts_for
 from dpalgos.evaluators.noisy_sums import NoisySums
+from dpalgos.evaluators.score_distribution import ScoreDistribution
+from dpalgos.evaluators.scores_by_group import ScoresByGroup
 from dpalgos.features.column_groups import ColumnGroups
 from dpalgos.group_margins import GroupEstimates
 from dpalgos.guarantees import (
@@ -224,8 +226,8 @@ class RunPlan(Planned):
         return [release.guarantee() for release in used if release.reads_rows]
 
     @property
-    def matrices(self) -> tuple[PlannedRelease, ...]:
-        """The confusion matrices of all rows, released before, that counts of groups are combined with."""
+    def earlier(self) -> tuple[PlannedRelease, ...]:
+        """The counts of all rows, released before, that counts of groups are combined with."""
         return tuple(one for one in self.evaluations if one.key in self.before)
 
     @property
@@ -240,16 +242,23 @@ class RunPlan(Planned):
         if self.groups is None:
             return ""
         several = f"{len(self.groups.names)} groups by {self.groups.column} ({', '.join(self.groups.names)})"
-        counting = next((one for one in self.evaluations if isinstance(one.build(), ConfusionByGroup)), None)
+        built = [(one, one.build()) for one in self.evaluations]
+        counting = next((one for one, of in built if isinstance(of, ConfusionByGroup)), None)
         if counting is None:
             return f"{several}, exactly, of public rows"
         algorithm, deviation = cast(ConfusionByGroup, counting.build()), noise_of(counting)
-        before = next(map(noise_of, self.matrices), None)
+        before = next((noise_of(one) for one, of in built if isinstance(of, ConfusionMatrix)), None)
         noise, together = GroupEstimates.of_release(algorithm, deviation, before).deviations
         times = algorithm.times * together / deviation
-        combined = "" if before is None else ", combined with the matrix of all rows that was released before"
+        combined = ", combined with the counts of all rows that were released before" * (before is not None)
+        scores = next((one.name for one, of in built if isinstance(of, ScoresByGroup)), None)
+        each = "a confusion matrix each in one release"
+        priced = f"{counting.name}, at the price of one matrix"
+        if scores:
+            each = "a confusion matrix each, and running sums of the scores of each, in two releases"
+            priced = f"{counting.name} and {scores}, at the price of those of all rows"
         return (
-            f"{several}: a confusion matrix each in one release, {counting.name}, at the price of one matrix{combined};"
+            f"{several}: {each}, {priced}{combined};"
             f" noise of standard deviation {noise:.3g} on each count, and of {together:.3g} on those of all groups "
             f"together, {times:.3g} times that of a run that is not measured by group"
         )
@@ -273,15 +282,20 @@ class RunPlan(Planned):
         return {**self.training, **{release.key: release for release in made}}
 
 
-def matrices_before(measuring: Sequence[PlannedRelease]) -> list[str]:
-    """Return the keys of the confusion matrices of all rows among what measures a run that counts groups.
+def counts_before(measuring: Sequence[PlannedRelease]) -> list[str]:
+    """Return the keys of the counts of all rows, released before, among what measures a run that counts groups.
 
-    Such a run makes none itself: they were released before.
+    A run that counts the predictions of groups makes no matrix of all rows itself, and one that counts their scores no
+    running sums of all rows.
     """
     built = {one.key: one.build() for one in measuring}
-    if not any(isinstance(one, ConfusionByGroup) for one in built.values()):
-        return []
-    return [key for key, one in built.items() if isinstance(one, ConfusionMatrix)]
+    found = []
+    for by_group, of_all in ((ConfusionByGroup, ConfusionMatrix), (ScoresByGroup, ScoreDistribution)):
+        if any(isinstance(one, by_group) for one in built.values()):
+            found += [
+                key for key, one in built.items() if isinstance(one, of_all) and not isinstance(one, CountedByGroup)
+            ]
+    return found
 
 
 def noise_of(counting: PlannedRelease) -> float:
@@ -305,7 +319,7 @@ def draft_run(
     features: Sequence[FeatureStep] = (),
     counted: Sequence[PlannedRelease] = (),
     groups: AlgorithmSpec | None = None,
-    matrices: Sequence[PlannedRelease] = (),
+    earlier: Sequence[PlannedRelease] = (),
     chosen_on: str = "",
 ) -> Draft:
     """Return everything about a run over the parties' shards but its budgets, which :meth:`Draft.fitted` gives it.
@@ -326,8 +340,8 @@ def draft_run(
         Histograms of these columns that were released before: a public input.
     groups : AlgorithmSpec, optional
         The public map of a row to its group, where the configuration asks for measurements by group.
-    matrices : sequence of PlannedRelease
-        Confusion matrices of the same models and held-out rows, released before: counts of groups are combined with
+    earlier : sequence of PlannedRelease
+        Counts of the same models' predictions and scores, released before: counts of groups are combined with
         them.
     chosen_on : str
         Key of the synthesis on whose drawn rows the configuration's parameters were chosen; empty where none were.
@@ -357,7 +371,7 @@ def draft_run(
         features=tuple(features),
         counted=tuple(counted),
         groups=groups,
-        matrices=tuple(matrices),
+        earlier=tuple(earlier),
         chosen_on=chosen_on,
     )
 
@@ -413,7 +427,7 @@ class Draft:
     features: tuple[FeatureStep, ...]
     counted: tuple[PlannedRelease, ...] = ()
     groups: AlgorithmSpec | None = None
-    matrices: tuple[PlannedRelease, ...] = ()
+    earlier: tuple[PlannedRelease, ...] = ()
     chosen_on: str = ""
 
     @property
@@ -479,7 +493,7 @@ class Draft:
         basis: PlannedCombination | None = None
         dimension = dataset.dimension
         counts, column_map = self.column_map(budgets)
-        before = tuple(one.key for one in (*(one for one in counts if one in self.counted), *self.matrices))
+        before = tuple(one.key for one in (*(one for one in counts if one in self.counted), *self.earlier))
         # What rows pass through, one path a party or one for all.
         used: list[tuple[str, ...]] = [()]
         if column_map is not None:
@@ -667,16 +681,15 @@ class Draft:
         paths = [(*models[0].upstream, model.key)] if model else [(*one.upstream, one.key) for one in models]
         several = (1 + config.roc) * len(paths)
         losses = self._evaluation_losses([PureEpsilon if pure else GaussianMu] * several)
-        specs = [self._evaluator(groups, losses[0], sum(shard.rows for shard in held_out))]
+        # A row's group stands before the scores of what is counted by group.
+        grouped = tuple(one.key for one in groups)
+        specs = [(self._evaluator(groups, losses[0], sum(shard.rows for shard in held_out)), grouped)]
         if config.roc:
-            # Most rows of a rare class's table share a bin at scale 1.
-            specs.append(AlgorithmSpec("evaluators", "score-distribution", {"scale": 2.0}))
-        # A row's group stands before the scores.
-        beside = tuple(one.key for one in groups)
+            specs.append(self._scores(groups))
         trust = Trust.CENTRAL if len(held_out) == 1 else self.resolved.trust
         setting = Setting(
             sizes=tuple(shard.rows for shard in held_out),
-            dimension=len(beside) + (1 if self._classes <= 2 else self._classes),
+            dimension=1 if self._classes <= 2 else self._classes,
             classes=self._classes,
             neighbours=self.neighbours,
             trust=trust,
@@ -688,14 +701,14 @@ class Draft:
                 spec,
                 loss,
                 held_out,
-                setting,
+                dataclasses.replace(setting, dimension=len(beside) + setting.dimension),
                 (*beside, *path),
                 f"{spec.name} of held-out rows",
                 (1, len(path)) if beside else (),
             )
-            for (path, spec), loss in zip(itertools.product(paths, specs), losses, strict=True)
+            for (path, (spec, beside)), loss in zip(itertools.product(paths, specs), losses, strict=True)
         )
-        return (*groups, *self.matrices, *measuring)
+        return (*groups, *self.earlier, *measuring)
 
     def _groups(self) -> tuple[PlannedRelease, ...]:
         """Return the public map of a row to its group, if any is asked for: made like a release, and costs nothing."""
@@ -743,8 +756,7 @@ class Draft:
         if groups:
             count = len(cast(ColumnGroups, groups[0].build()).names)
             name = "laplace-confusion-by-group" if isinstance(loss, PureEpsilon) else "confusion-by-group"
-            alone = {"alone": True} if self.matrices else {}
-            return AlgorithmSpec("evaluators", name, {"groups": count, **alone})
+            return AlgorithmSpec("evaluators", name, self._counted_by(count))
         if label_range is None:
             return AlgorithmSpec(
                 "evaluators", "laplace-confusion-matrix" if isinstance(loss, PureEpsilon) else "confusion-matrix"
@@ -756,6 +768,25 @@ class Draft:
         return AlgorithmSpec(
             "evaluators", "error-distribution", {"label_range": list(label_range), "parts": parts_for(rows, loss.mu)}
         )
+
+    def _scores(self, groups: Sequence[PlannedRelease]) -> tuple[AlgorithmSpec, tuple[str, ...]]:
+        """Return what counts the scores of a model, and what says the group of each row where they are by group.
+
+        By group are those of two classes: of more there is no threshold whose rates groups would have.
+        """
+        # Most rows of a rare class's table share a bin at scale 1.
+        parameters: dict[str, Any] = {"scale": 2.0}
+        if not groups or self._classes > 2:
+            return AlgorithmSpec("evaluators", "score-distribution", parameters), ()
+        count = len(cast(ColumnGroups, groups[0].build()).names)
+        return (
+            AlgorithmSpec("evaluators", "scores-by-group", {**parameters, **self._counted_by(count)}),
+            tuple(one.key for one in groups),
+        )
+
+    def _counted_by(self, groups: int) -> dict[str, Any]:
+        """Return the parameters of what counts groups, of all rows too where these were not counted before."""
+        return {"groups": groups, **({"alone": True} if self.earlier else {})}
 
     def _evaluation_losses(self, kinds: Sequence[type[Loss]]) -> tuple[Loss, ...]:
         """Split the run's (epsilon, delta) equally; deadline misses are paid first."""

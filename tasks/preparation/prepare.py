@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple, Protocol
 
-from dpalgos.evaluators.confusion import ConfusionMatrix
 from dpalgos.guarantees import GaussianMu, Neighbours
 from dpalgos.parameters import ParameterError
 from dpalgos.registry import AlgorithmSpec
@@ -57,7 +56,7 @@ class LookedUp(NamedTuple):
     counted : tuple of str
         The keys of those that were there.
     missing : tuple of str
-        The keys of the confusion matrices of all rows that a run by group would be combined with, were they there.
+        The keys of the counts of all rows that a run by group would be combined with, were they there.
     """
 
     version: str = ""
@@ -86,7 +85,7 @@ class PreparedRun:
         releases, what the server makes of them, evaluations.
     released : tuple of str
         Keys of earlier releases that something of this is made of: those of earlier nights, counts of columns,
-        confusion matrices.
+        counts of all rows.
     looked_up : LookedUp
         For :func:`is_current`.
     """
@@ -230,8 +229,9 @@ class AllRows:
         Histograms of the rows' columns that were released before.
     groups : AlgorithmSpec or None
         The public map of a row to its group, where the run is measured by group.
-    matrices : tuple of PlannedRelease
-        Confusion matrices of the run's models that were released before, where it is measured by group.
+    earlier : tuple of PlannedRelease
+        Counts of the predictions and scores of the run's models that were released before, where it is measured by
+        group.
     chosen_on : str
         Key of the synthesis on whose drawn rows parameters were chosen; empty where none were.
     """
@@ -244,7 +244,7 @@ class AllRows:
     nodes: Mapping[str, RowNode] = field(default_factory=dict)
     counted: tuple[PlannedRelease, ...] = ()
     groups: AlgorithmSpec | None = None
-    matrices: tuple[PlannedRelease, ...] = ()
+    earlier: tuple[PlannedRelease, ...] = ()
     chosen_on: str = ""
 
     def draft(self, config: TrainingConfig) -> Drafted:
@@ -257,7 +257,7 @@ class AllRows:
             features=self.features,
             counted=self.counted,
             groups=self.groups,
-            matrices=self.matrices,
+            earlier=self.earlier,
             chosen_on=self.chosen_on,
         )
         return _DraftedRun(references=self, draft=draft)
@@ -424,11 +424,11 @@ def prepare_divided(undivided: AwaitingPartition, shards: Shards) -> PreparedRun
         require_no_counts(config)
     looked_up, counted = _look_up(config, undivided.registered, columns=undivided.columns)
     prepared, references = _over_counts(config, references, counted)
-    matrices = _matrices(config, references, prepared)
-    stored = all(map(open_releases().exists, (one.key for one in matrices)))
-    if matrices and stored:
-        prepared = _over_matrices(config, references, prepared, matrices)
-    missing = () if stored else tuple(one.key for one in matrices)
+    earlier = _earlier(config, references, prepared)
+    stored = all(map(open_releases().exists, (one.key for one in earlier)))
+    if earlier and stored:
+        prepared = _over_earlier(config, references, prepared, earlier)
+    missing = () if stored else tuple(one.key for one in earlier)
     prepared = replace(prepared, looked_up=looked_up._replace(missing=missing))
     used = [undivided.registered, *(step.public.rows for step in undivided.features if step.public is not None)]
     used += [] if chosen is None else [chosen]
@@ -482,7 +482,7 @@ def is_current(prepared: Prepared) -> bool:
 
     A version may have been registered since, a night may have come, and histograms of the columns may have been
     released: then these cost the run nothing, and counts of its own would be paid for out of the training's share.
-    The confusion matrices that counts of groups are combined with may have been released as well.
+    The counts of all rows that counts of groups are combined with may have been released as well.
     """
     config = prepared.config
     if isinstance(prepared, PreparedNight):
@@ -543,22 +543,23 @@ def _is_among(prepared: PreparedRun, paid: Container[str]) -> bool:
     return prepared.plan.models[0].key in paid
 
 
-def _matrices(config: TrainingConfig, references: AllRows, prepared: PreparedRun) -> tuple[PlannedRelease, ...]:
-    """Return the confusion matrices that the same run has where it is not measured by group; none of public rows."""
+def _earlier(config: TrainingConfig, references: AllRows, prepared: PreparedRun) -> tuple[PlannedRelease, ...]:
+    """Return what the same run counts of all rows where it is not measured by group; nothing of public rows."""
     if config.by is None or not any(one.reads_rows for one in prepared.plan.evaluations):
         return ()
     plain = prepare_over(config.model_copy(update={"by": None}), replace(references, groups=None)).plan
-    return tuple(one for one in plain.evaluations if isinstance(one.build(), ConfusionMatrix))
+    own = {one.key for one in prepared.plan.evaluations}
+    return tuple(one for one in plain.evaluations if one.key not in own)
 
 
-def _over_matrices(
-    config: TrainingConfig, references: AllRows, prepared: PreparedRun, matrices: tuple[PlannedRelease, ...]
+def _over_earlier(
+    config: TrainingConfig, references: AllRows, prepared: PreparedRun, earlier: tuple[PlannedRelease, ...]
 ) -> PreparedRun:
-    """Return the plan of a run by group whose confusion matrices of all rows were released before.
+    """Return the plan of a run by group whose counts of all rows were released before.
 
-    A run that has counted all rows with its groups, and was charged before these matrices were there, stays what it is.
+    A run that has counted all rows with its groups, and was charged before these were there, stays what it is.
     """
-    over = prepare_over(config, replace(references, matrices=matrices))
+    over = prepare_over(config, replace(references, earlier=earlier))
     own = {one.key for one in prepared.plan.evaluations} - {one.key for one in over.plan.evaluations}
     return prepared if open_ledger().charged(own) else over
 

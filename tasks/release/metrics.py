@@ -12,6 +12,7 @@ only as many times more rows as a person has on average.
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
+from functools import cached_property
 from typing import Annotated, Any, Self, TypeVar, cast
 
 import numpy as np
@@ -20,13 +21,15 @@ from pydantic import BaseModel, PlainSerializer, PlainValidator
 
 from dpalgos.confusions import FEW, extremes, largest_confusions, recalls_at_once
 from dpalgos.error_margins import ErrorCounts, metrics_of_error_counts, metrics_of_noisy_errors
-from dpalgos.evaluators.by_group import ConfusionByGroup
+from dpalgos.evaluators.by_group import ConfusionByGroup, CountedByGroup
 from dpalgos.evaluators.confusion import ConfusionMatrix
 from dpalgos.evaluators.error_distribution import ErrorDistribution
 from dpalgos.evaluators.error_sums import LaplaceErrorSums
 from dpalgos.evaluators.noisy_sums import NoisySums
 from dpalgos.evaluators.score_distribution import ScoreDistribution
+from dpalgos.evaluators.scores_by_group import ScoresByGroup
 from dpalgos.features.column_groups import ColumnGroups, GroupOfRow
+from dpalgos.group_curves import GroupCurve, sums_of_groups
 from dpalgos.group_margins import GroupEstimates, rates_of_noisy_group
 from dpalgos.margins import (
     Noise,
@@ -86,7 +89,10 @@ class ByGroup(BaseModel, frozen=True):
     times : float or None
         How many times the noise of one matrix that of all groups together is; None of public rows.
     combined : bool
-        Whether counts of groups are combined with a matrix of all rows that was released before.
+        Whether counts of groups are combined with counts of all rows that were released before.
+    curves : mapping of group to points
+        ROC curves of two classes' scores, of groups with enough rows of both: false and true positive rate at each
+        threshold, then the ends of the margin of each, which hold at all thresholds at once.
     """
 
     column: str
@@ -95,6 +101,7 @@ class ByGroup(BaseModel, frozen=True):
     differences: tuple[GroupDifference, ...] = ()
     times: float | None = None
     combined: bool = False
+    curves: dict[str, tuple[tuple[float, ...], ...]] = {}
 
 
 class Confused(BaseModel, frozen=True):
@@ -175,7 +182,9 @@ class Measured:
     times: float | None = None
     """How many times the noise of one matrix that of all groups together is."""
     combined: bool = False
-    """Whether counts of groups are combined with a matrix of all rows that was released before."""
+    """Whether counts of groups are combined with counts of all rows that were released before."""
+    curves: Mapping[str, Floats] = field(default_factory=dict)
+    """Of groups the ROC curve with its band (:meth:`dpalgos.group_curves.GroupCurve.roc`)."""
 
     def __or__(self, other: Self) -> Self:
         confusion = other.confusion if self.confusion is None else self.confusion
@@ -190,6 +199,7 @@ class Measured:
             {**self.differences, **other.differences},
             other.times if self.times is None else self.times,
             self.combined or other.combined,
+            {**self.curves, **other.curves},
         )
 
 
@@ -318,7 +328,15 @@ def _by_group(of: Sequence[Measured], column: str) -> ByGroup:
         differences=differences,
         times=of[0].times,
         combined=of[0].combined,
+        curves={name: _rounded_outwards(curve) for name, curve in of[0].curves.items()} if len(of) == 1 else {},
     )
+
+
+def _rounded_outwards(curve: Floats) -> tuple[tuple[float, ...], ...]:
+    """Return a curve with its band in four digits; the band is not narrowed."""
+    points, lows, highs = curve[:, :2], curve[:, 2::2], curve[:, 3::2]
+    ends = np.stack([np.floor(lows * 1e4), np.ceil(highs * 1e4)], axis=2).reshape(len(curve), -1) / 1e4
+    return tuple(tuple(map(float, one)) for one in np.concatenate([np.round(points, 4), ends], axis=1))
 
 
 def _evaluation(
@@ -427,6 +445,9 @@ def sums_of_scores(plan: RunPlan, path: Sequence[str], statistics: Mapping[str, 
 
 def _sums(released: Sequence[tuple[PlannedRelease, Statistic]]) -> list[ScoreSums]:
     """Return running sums of scores; of two classes combined with the confusion matrix of the same rows."""
+    groups = _Groups.of(released)
+    if groups is not None and groups.scores is not None:
+        return [groups.sums[1]]
     scores: list[ScoreSums] = []
     for planned, statistic in released:
         if isinstance(algorithm := planned.build(), ScoreDistribution):
@@ -458,13 +479,14 @@ def _of_releases(
     With ``turned``, ``classes`` and all that is returned have the first declared class last.
     """
     way = -1 if turned else 1
-    measured = Measured(Metrics())
-    by_group = next((one for one in released if isinstance(one[0].build(), ConfusionByGroup)), None)
+    measured, of_scores, scores = Measured(Metrics()), Measured(Metrics()), _sums(released)
+    if scores:
+        of_scores = _of_scores([one.turned() for one in scores] if turned else scores, aim)
+    by_group = _Groups.of(released)
     if by_group is not None:
         assert groups is not None, "who counts by group has planned what says the groups"
-        matrix = next((one for one in released if isinstance(one[0].build(), ConfusionMatrix)), None)
-        released = [one for one in released if one is not by_group and one is not matrix]
-        measured |= _of_groups(by_group, matrix, groups.names, classes, way)
+        threshold = None if aim is None or of_scores.calibration is None else of_scores.calibration.threshold
+        return by_group.measured(groups.names, classes, threshold, turned=turned) | of_scores
     for planned, statistic in released:
         algorithm, values, setting = cast(NoisySums, planned.build()), statistic.values, planned.setting
         deviation = noise_of(planned)
@@ -476,63 +498,139 @@ def _of_releases(
             noise, values = simulated(algorithm, setting), values[::way, ::way]
             metrics = metrics_of_noisy_confusion(values, setting.rows, deviation, noise, classes)
             measured |= Measured(metrics, values, many=_of_many(values, classes, noise, deviation))
-    if scores := _sums(released):
-        measured |= _of_scores([one.turned() for one in scores] if turned else scores, aim)
-    return measured
+    return measured | of_scores
 
 
-def _of_groups(
-    counted: tuple[PlannedRelease, Statistic],
-    matrix: tuple[PlannedRelease, Statistic] | None,
-    names: Sequence[str],
-    classes: Sequence[str],
-    way: int,
-) -> Measured:
-    """Return what noisy counts say of each group, of all of them together, and of the differences of each two.
+_Released = tuple[PlannedRelease, Statistic]
+
+
+@dataclass(frozen=True)
+class _Groups:
+    """What was released of one model's rows by group, and of all of them before.
 
     Parameters
     ----------
-    counted : (PlannedRelease, Statistic)
-        Counts of groups.
+    counts : (PlannedRelease, Statistic)
+        Counts of predictions by group.
     matrix : (PlannedRelease, Statistic) or None
-        Counts of all rows, where these were released before.
-    names, classes : sequence of str
-        Of the groups, and of the classes as results list them.
-    way : int
-        -1 where they list them the other way round.
+        Counts of all rows' predictions, where these were released before.
+    scores : (PlannedRelease, Statistic) or None
+        Running sums of scores by group.
+    scores_before : (PlannedRelease, Statistic) or None
+        Of all rows, where these were released before.
     """
-    planned, statistic = counted
-    algorithm, setting, released = cast(ConfusionByGroup, planned.build()), planned.setting, noise_of(planned)
-    values, drawn = statistic.values[:, ::way, ::way], simulated(algorithm, setting)
-    noise_of_whole: Noise | None = None
-    whole: Floats | None = None
-    if algorithm.whole:
-        # Each row is counted once among all rows.
-        whole, noise_of_whole = values[algorithm.groups], drawn
-    elif matrix is not None:
-        whole = matrix[1].values[::way, ::way]
-        noise_of_whole = simulated(cast(NoisySums, matrix[0].build()), matrix[0].setting)
-    estimates = GroupEstimates.of_release(algorithm, released, None if matrix is None else noise_of(matrix[0]))
-    each, together = estimates.counts(values[: algorithm.groups] / algorithm.each, whole)
-    of_group, of_all = estimates.deviations
 
-    def of_each(random: np.random.Generator, shape: tuple[int, ...]) -> Floats:
-        return np.asarray(drawn(random, shape) / algorithm.each)
+    counts: _Released
+    matrix: _Released | None
+    scores: _Released | None
+    scores_before: _Released | None
 
-    noise, noise_of_all = estimates.noise(of_each, noise_of_whole)
-    metrics = metrics_of_noisy_confusion(together, setting.rows, of_all, noise_of_all, classes)
-    rates = {
-        name: rates_of_noisy_group(counts, of_group, noise, classes) for name, counts in zip(names, each, strict=True)
-    }
-    return Measured(
-        metrics,
-        together,
-        groups={name: (counts, rates[name].metrics) for name, counts in zip(names, each, strict=True)},
-        differences=_differences(rates, lambda one, other: one.less(other, estimates.correlation)),
-        many=_of_many(together, classes, noise_of_all, of_all),
-        times=algorithm.times * of_all / released,
-        combined=matrix is not None,
-    )
+    @classmethod
+    def of(cls, released: Sequence[_Released]) -> Self | None:
+        """Return what was released by group, or None."""
+
+        def first(kind: type[NoisySums], *, by_group: bool) -> _Released | None:
+            built = ((one, one[0].build()) for one in released)
+            return next(
+                (one for one, of in built if isinstance(of, kind) and isinstance(of, CountedByGroup) is by_group),
+                None,
+            )
+
+        counts = first(ConfusionByGroup, by_group=True)
+        if counts is None:
+            return None
+        matrix, sums = (first(kind, by_group=False) for kind in (ConfusionMatrix, ScoreDistribution))
+        return cls(counts, matrix, scores := first(ScoresByGroup, by_group=True), sums if scores else None)
+
+    @cached_property
+    def algorithm(self) -> ConfusionByGroup:
+        return cast(ConfusionByGroup, self.counts[0].build())
+
+    @cached_property
+    def estimates(self) -> GroupEstimates:
+        before = None if self.matrix is None else noise_of(self.matrix[0])
+        return GroupEstimates.of_release(self.algorithm, noise_of(self.counts[0]), before)
+
+    @cached_property
+    def matrices(self) -> tuple[Floats, Floats]:
+        """Estimated counts of the groups (G, K, K) and of all rows (K, K)."""
+        algorithm, values = self.algorithm, self.counts[1].values
+        whole = None if self.matrix is None else self.matrix[1].values
+        if algorithm.whole:
+            # Each row is counted once among all rows.
+            whole = values[algorithm.groups]
+        return self.estimates.counts(values[: algorithm.groups] / algorithm.each, whole)
+
+    @cached_property
+    def sums(self) -> tuple[list[ScoreSums], ScoreSums]:
+        """Estimated running sums of the groups' scores and of all rows'; of the last declared class."""
+        assert self.scores is not None, "asked of a run that counts scores by group"
+        planned, statistic = self.scores
+        before = None
+        if self.scores_before is not None:
+            before = self.scores_before[1].values[0], noise_of(self.scores_before[0])
+        return sums_of_groups(
+            statistic.values,
+            cast(ScoresByGroup, planned.build()),
+            planned.setting,
+            self.matrices,
+            self.estimates.deviations,
+            before,
+        )
+
+    def measured(
+        self, names: Sequence[str], classes: Sequence[str], threshold: float | None, *, turned: bool
+    ) -> Measured:
+        """Return what noisy counts say of each group, of all of them together, and of the differences of each two.
+
+        Parameters
+        ----------
+        names, classes : sequence of str
+            Of the groups, and of the classes as results list them.
+        threshold : float or None
+            That was chosen by the released scores of all rows.
+        turned : bool
+            Whether results list the classes the other way round.
+        """
+        algorithm, setting, estimates = self.algorithm, self.counts[0].setting, self.estimates
+        way, drawn = -1 if turned else 1, simulated(self.algorithm, self.counts[0].setting)
+        each, together = self.matrices[0][:, ::way, ::way], self.matrices[1][::way, ::way]
+        of_group, of_all = estimates.deviations
+        noise_of_whole: Noise | None = None
+        if algorithm.whole:
+            noise_of_whole = drawn
+        elif self.matrix is not None:
+            noise_of_whole = simulated(cast(NoisySums, self.matrix[0].build()), self.matrix[0].setting)
+
+        def of_each(random: np.random.Generator, shape: tuple[int, ...]) -> Floats:
+            return np.asarray(drawn(random, shape) / algorithm.each)
+
+        noise, noise_of_all = estimates.noise(of_each, noise_of_whole)
+        metrics = metrics_of_noisy_confusion(together, setting.rows, of_all, noise_of_all, classes)
+        rates = {
+            name: rates_of_noisy_group(counts, of_group, noise, classes)
+            for name, counts in zip(names, each, strict=True)
+        }
+        curves = self._curves(names, turned=turned)
+        if threshold is not None:
+            rates = {name: rates[name] | curve.at(curve.scores.place(threshold)) for name, curve in curves.items()}
+        drawable = ((name, curve.roc()) for name, curve in curves.items())
+        return Measured(
+            metrics,
+            together,
+            groups={name: (counts, rates[name].metrics) for name, counts in zip(names, each, strict=True)},
+            differences=_differences(rates, lambda one, other: one.less(other, estimates.correlation)),
+            many=_of_many(together, classes, noise_of_all, of_all),
+            times=algorithm.times * of_all / noise_of(self.counts[0]),
+            combined=self.matrix is not None,
+            curves={name: curve for name, curve in drawable if curve is not None},
+        )
+
+    def _curves(self, names: Sequence[str], *, turned: bool) -> dict[str, GroupCurve]:
+        if self.scores is None:
+            return {}
+        of_groups = (one.turned() if turned else one for one in self.sums[0])
+        return {name: GroupCurve(scores) for name, scores in zip(names, of_groups, strict=True)}
 
 
 _Rates = TypeVar("_Rates")

@@ -118,6 +118,7 @@ def _letters_in(path: str) -> frozenset[int]:
 # Counts in the cells can be read up to so many classes, and names beside them.
 _MOST_WRITTEN = 12
 _MOST_CURVES = 10
+_MOST_PANELS, _PANELS_ACROSS = 12, 4
 # Characters of a group's name beside a panel.
 _LONGEST = 32
 
@@ -182,14 +183,60 @@ def draw_groups(column: str, groups: Mapping[str, Metrics], rates: Mapping[str, 
         axes.set(xlim=(-0.02, 1.02), xlabel=name)
         axes.grid(axis="x", color="0.9")
     # The first group stands at the top.
-    shown = [name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…" for name in groups]
-    panels[0].set_yticks(range(len(groups)), shown)
+    panels[0].set_yticks(range(len(groups)), list(map(_short, groups)))
     panels[0].set_ylim(len(groups) - 0.5, -0.5)
     grey = ""
     if any(rate in metrics.reasons for metrics in groups.values() for rate in rates):
         grey = "; grey: cannot be measured"
     figure.suptitle(f"by {column}, measured on {measured_on}{grey}", fontsize="medium")
     return png_of(figure, 110)
+
+
+def draw_group_curves(
+    column: str, curves: Mapping[str, Sequence[Sequence[float]]], whole: Sequence[Curve], measured_on: str
+) -> bytes:
+    """Return the ROC curve of each group of rows as PNG, a panel a group, with the band that holds at all thresholds.
+
+    Parameters
+    ----------
+    column : str
+    curves : mapping of group to points
+        False and true positive rate, and the ends of the margin of each.
+    whole : sequence of curves
+        The first is that of all rows, drawn in grey.
+    measured_on : str
+        Part of the title.
+    """
+    from matplotlib.figure import Figure
+
+    shown = list(curves.items())[:_MOST_PANELS]
+    across = min(len(shown), _PANELS_ACROSS)
+    down = -(-len(shown) // across)
+    figure = Figure(figsize=(3.0 * across + 0.6, 3.0 * down + 0.8), layout="constrained")
+    panels = figure.subplots(down, across, squeeze=False, sharex=True, sharey=True)
+    for axes in panels.ravel()[len(shown) :]:
+        axes.set_visible(False)
+    for axes, (name, points) in zip(panels.ravel(), shown, strict=False):
+        false, true, false_low, false_high, true_low, true_high = np.asarray(points, dtype=np.float64)[::-1].T
+        # At each threshold the rates lie in a rectangle; the band holds all of them.
+        places = np.linspace(0.0, 1.0, 201)
+        inside = (false_low[:, None] <= places) & (places <= false_high[:, None])
+        low = np.where(inside, true_low[:, None], 1.0).min(axis=0)
+        high = np.where(inside, true_high[:, None], 0.0).max(axis=0)
+        axes.fill_between(places, low, high, where=inside.any(axis=0), color="C0", alpha=0.2, linewidth=0)
+        for curve in whole[:1]:
+            axes.plot(*np.asarray(curve, dtype=np.float64).T, color="0.5", linewidth=1)
+        axes.plot([0.0, *false, 1.0], [0.0, *true, 1.0], color="C0")
+        axes.plot([0, 1], [0, 1], color="0.7", linestyle="--", zorder=0)
+        axes.set(aspect="equal", title=_short(name))
+    figure.supxlabel("false positive rate", fontsize="medium")
+    figure.supylabel("true positive rate", fontsize="medium")
+    figure.suptitle(f"by {column}, measured on {measured_on}; grey: all rows", fontsize="medium")
+    return png_of(figure, 110)
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…"
 
 
 def _draw_confusion(axes: Axes, classes: Sequence[str], counts: NDArray[np.float64]) -> None:

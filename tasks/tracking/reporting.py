@@ -28,7 +28,7 @@ from tasks.preparation.public_maps import stored_map
 from tasks.release.held_out_counts import held_out_counts
 from tasks.release.storing import read_release
 from tasks.runtime.events import Event, announce, dataset_resource
-from tasks.runtime.plots import draw_groups, draw_measured
+from tasks.runtime.plots import draw_group_curves, draw_groups, draw_measured
 from tasks.runtime.settings import current_layout, current_root, flow_run_page
 from tasks.runtime.stores import open_catalog
 from tasks.tracking.effect_figure import draw_effects
@@ -48,10 +48,9 @@ from tasks.tracking.results import (
     at_threshold,
     by_class,
     by_person,
-    difference_lines,
     epsilon_by_party,
-    group_lines,
     group_metrics,
+    group_tables,
     guessing,
     margins_are,
     model_name,
@@ -248,7 +247,10 @@ def _errors(result: RunResult) -> str:
 
 def by_group_of(result: RunResult) -> str:
     """Return how a model does for each group of rows as Markdown; empty where it was not measured so."""
-    tables = (_ruled(lines) for lines in (group_lines(result), difference_lines(result)) if lines)
+    tables = (
+        "\n\n".join(filter(None, (f"{of[:1].upper()}{of[1:]}:" * bool(of), _ruled(lines))))
+        for of, lines in group_tables(result)
+    )
     return "\n\n".join(filter(None, (*tables, about_groups(result))))
 
 
@@ -511,6 +513,10 @@ def figure_files(result: RunResult, effects: Effects | None = None) -> dict[str,
         figures["by_group.png"] = draw_groups(
             result.by_group.column, result.by_group.metrics, rates_by_group(result), str(result.measured_on)
         )
+        if result.by_group.curves:
+            figures["roc_by_group.png"] = draw_group_curves(
+                result.by_group.column, result.by_group.curves, result.roc, str(result.measured_on)
+            )
     return figures
 
 

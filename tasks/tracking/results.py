@@ -10,6 +10,7 @@ import numpy as np
 from pydantic import BaseModel, SerializeAsAny
 
 from dpalgos.accounting.composition import TYPE_I_ERRORS, compose, gaussian_mu, trade_off
+from dpalgos.group_curves import AT_THRESHOLD
 from dpalgos.guarantees import Guarantee, Loss, PureEpsilon, rounded_up
 from dpalgos.measured import ENDS, Metrics, in_digits
 from dpalgos.metrics import class_names, distinct_names, safe_name
@@ -307,7 +308,9 @@ def rests_on(result: RunResult) -> str:
         )
     if result.by_group is not None and result.by_group.combined:
         several = result.identity.dataset.unit.several
-        on = f"the confusion matrix of its held-out {several} (and earlier counts of columns, if its model has any)"
+        scores = " and the scores" * (result.calibration is not None)
+        on = f"the confusion matrix{scores} of its held-out {several}"
+        on += " (and earlier counts of columns, if its model has any)"
     return (
         f"{result.algorithm}: ε spent = {spent:g} is this run's own ε = {charged:g} composed with {on}, on which it "
         "rests; these were charged before and are not charged again."
@@ -623,33 +626,61 @@ _MOST_OF_GROUP = 5
 NOT_MEASURED = "cannot be measured"
 
 
-def group_lines(result: RunResult) -> list[list[str]]:
+def group_tables(result: RunResult) -> list[tuple[str, list[list[str]]]]:
+    """Return tables of how a model does for each group, each with what it is of; none without groups.
+
+    A table of rates, a table of differences, and both again at a chosen threshold.
+    """
+    at_aim = rates_at_threshold(result)
+    tables = [
+        ("", group_lines(result)),
+        ("differences", difference_lines(result)),
+        (f"at the threshold for {result.identity.aim}", group_lines(result, at_aim) if at_aim else []),
+        (f"differences at the threshold for {result.identity.aim}", difference_lines(result, at_aim) if at_aim else []),
+    ]
+    return [(of, lines) for of, lines in tables if lines]
+
+
+def group_lines(result: RunResult, shown: Mapping[str, str] | None = None) -> list[list[str]]:
     """Return a table of how a model does for each group: a line of headings, and a line a group; none without groups.
 
     A rate has its 95 % margin, or it cannot be measured; which is decided from the noise and the noisy counts alone.
+
+    Parameters
+    ----------
+    result : RunResult
+    shown : mapping of rate to str, optional
+        Which rates, and what they are called; default: those of :func:`rates_by_group`, behind the number of rows.
     """
     if result.by_group is None:
         return []
-    of, shown = result.by_group, rates_by_group(result)
-    lines = [[of.column, result.identity.dataset.unit.several, *shown.values()]]
+    of, counted = result.by_group, shown is None
+    shown = rates_by_group(result) if shown is None else shown
+    lines = [[of.column, *([result.identity.dataset.unit.several] * counted), *shown.values()]]
     for group, metrics in of.metrics.items():
         rates = [shown_rate(metrics, name) for name in shown]
-        lines.append([group, shown_rate(metrics, "rows", ",.0f"), *rates])
+        lines.append([group, *([shown_rate(metrics, "rows", ",.0f")] * counted), *rates])
     return lines
 
 
 _MOST_PAIRS = 6
 
 
-def difference_lines(result: RunResult) -> list[list[str]]:
+def difference_lines(result: RunResult, shown: Mapping[str, str] | None = None) -> list[list[str]]:
     """Return a table of the differences of groups: a line of headings, and a line per pair; none without groups.
 
     Of up to four groups all pairs; of more, each group against the first one.
+
+    Parameters
+    ----------
+    result : RunResult
+    shown : mapping of rate to str, optional
+        As for :func:`group_lines`.
     """
     of = result.by_group
     if of is None or not of.differences:
         return []
-    shown = rates_by_group(result)
+    shown = rates_by_group(result) if shown is None else shown
     first = next(iter(of.metrics))
     few = len(of.differences) <= _MOST_PAIRS
     pairs = [one for one in of.differences if few or one.group == first]
@@ -657,6 +688,16 @@ def difference_lines(result: RunResult) -> list[list[str]]:
     for one in pairs:
         lines.append([f"{one.group} − {one.less}", *(shown_rate(one.metrics, name, "+.3f") for name in shown)])
     return lines
+
+
+def rates_at_threshold(result: RunResult) -> dict[str, str]:
+    """Return which rates groups have at a chosen threshold, and what they are called; none where none was chosen."""
+    metrics = [] if result.by_group is None else list(result.by_group.metrics.values())
+    if not any(f"aim_{AT_THRESHOLD[0]}" in one for one in metrics):
+        return {}
+    other, positive = result.classes
+    names = (f"recall {positive}", f"recall {other}", f"precision {positive}", f"predicted {positive}")
+    return {f"aim_{rate}": name for rate, name in zip(AT_THRESHOLD, names, strict=True)}
 
 
 def rates_by_group(result: RunResult) -> dict[str, str]:
@@ -693,13 +734,25 @@ def about_groups(result: RunResult) -> str:
     if result.by_group is None or not any("rows_low" in one for one in result.by_group.metrics.values()):
         return ""
     several, times = result.identity.dataset.unit.several, result.by_group.times or 1.0
-    combined = "; they are combined with the matrix of all rows that was released before" * result.by_group.combined
+    combined = "; they are combined with the counts of all rows that were released before" * result.by_group.combined
+    released = "one charged release of a confusion matrix per group, at the price of one matrix"
+    if result.calibration is not None:
+        released = (
+            "two charged releases, of a confusion matrix and of the running sums of scores per group, at the price of "
+            "those of all rows"
+        )
+    chosen = ""
+    if rates_at_threshold(result):
+        chosen = (
+            "Margins of groups at the chosen threshold hold for all thresholds at once, for each rate and each group "
+            "by itself. Those of differences at the threshold are made of them, and each holds by itself. "
+        )
     return (
-        f"By {result.by_group.column}: one charged release of a confusion matrix per group, at the price of one "
-        f"matrix{combined}. Margins are of 95 %, each by itself, those of differences included: of many differences "
-        f"5 % are expected to lie outside their margins. Margins of the number of {several} and of the share predicted "
-        f"are of the noise alone, for the held-out {several}. A number that has too few {several} for the noise cannot "
-        "be measured, which follows from the noise and noisy counts alone. All other numbers of "
+        f"By {result.by_group.column}: {released}{combined}. Margins are of 95 %, each by itself, those of differences "
+        f"included: of many differences 5 % are expected to lie outside their margins. {chosen}Margins of the number "
+        f"of {several} and of the share predicted are of the noise alone, for the held-out {several}. A number that "
+        f"has too few {several} for the noise cannot be measured, which follows from the noise and noisy counts alone. "
+        "All other numbers of "
         f"this run are of all groups together, with {times:.3g} times the noise of a run that is not measured by group."
     )
 

@@ -141,7 +141,6 @@ def test_more_is_merged_into_the_configuration() -> None:
         ({"parties": 0}, ["parties", "greater than or equal to 1", "got 0"]),
         ({"delta": "much"}, ["delta", "'much'"]),
         ({"projection": "no-such"}, ["no-such", "nearest"]),
-        ({"roc": True, "by": "sex"}, ["roc", "by", "omit one of them"]),
         ({"trainer": "noisy-gd", "algorithm": "unitball"}, ["algorithm", "field of its own"]),
         ({"config": {"parties": 3}}, ["'config'", "nearest"]),
     ],

@@ -49,6 +49,10 @@ PARAMETERS: dict[tuple[str, str], list[dict[str, Any]]] = {
         {"budget": MU, "center": False, "origin": 0.1, "radius": 0.5},
     ],
     ("evaluators", "score-distribution"): [{"budget": MU, "bins": 4}, {"budget": MU, "bins": 4, "scale": 2.0}],
+    ("evaluators", "scores-by-group"): [
+        {"budget": MU, "bins": 4},
+        {"budget": MU, "bins": 4, "groups": 3, "alone": True},
+    ],
     ("projections", "analyze-gauss"): [
         {"budget": MU, "components": 3},
         {"budget": MU, "components": 6, "variance_share": 0.85},

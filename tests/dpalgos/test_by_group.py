@@ -23,8 +23,8 @@ from dpalgos.features.column_groups import ColumnGroups
 from dpalgos.group_margins import (
     SHOWN_FROM,
     GroupEstimates,
+    Rates,
     RatesOfGroup,
-    _Rates,
     metrics_of_noisy_group,
     rates_of_noisy_group,
 )
@@ -323,7 +323,7 @@ def test_margins_of_groups_hold_however_small_they_are(
         assert max(of for name, of in measured.items() if name != "rows") < _RUNS // 2, measured
 
 
-def shown_rates(hits: int, misses: int, sigma: float, runs: int, classes: int = 2) -> tuple[_Rates, NDArray[np.bool_]]:
+def shown_rates(hits: int, misses: int, sigma: float, runs: int, classes: int = 2) -> tuple[Rates, NDArray[np.bool_]]:
     """Return as many noisy copies of one rate as are shown of so many runs, and which of those runs these are."""
     random = np.random.default_rng([hits, misses, runs])
     rows, parts = hits + misses, (1, classes - 1)
@@ -336,7 +336,8 @@ def shown_rates(hits: int, misses: int, sigma: float, runs: int, classes: int = 
     kept = found[0] + found[1] >= SHOWN_FROM * math.sqrt(classes) * sigma
     of, others = (one[kept] for one in found)
     drawn = margins.drawn_rates(random, of - noise((1000, len(of)), 1), others - noise((1000, len(of)), classes - 1))
-    return _Rates(hits=of, misses=others, drawn=drawn, parts=parts, deviation=sigma), kept
+    noise = (parts[0] * sigma**2, parts[1] * sigma**2, 0.0)
+    return Rates(hits=of, misses=others, drawn=drawn, noise=noise), kept
 
 
 @pytest.mark.parametrize(("hits", "misses"), [(0, 60), (60, 0), (1, 59), (30, 30), (0, 45)])
@@ -349,7 +350,7 @@ def test_margins_of_rates_that_are_shown_hold(hits: int, misses: int, monkeypatc
     rates, kept = shown_rates(hits, misses, 15.0, 6000)
     rate = hits / (hits + misses)
 
-    def held_by(found: _Rates) -> int:
+    def held_by(found: Rates) -> int:
         low, high = found.limits().T
         return int(((low - 1e-9 <= rate) & (rate <= high + 1e-9)).sum())
 
@@ -357,7 +358,7 @@ def test_margins_of_rates_that_are_shown_hold(hits: int, misses: int, monkeypatc
     assert rates.shown.all()
     assert held_by(rates) >= least
     if (hits, misses) == (0, 60):
-        monkeypatch.setattr(_Rates, "room", np.full(len(rates.hits), 1e9))
+        monkeypatch.setattr(Rates, "room", np.full(len(rates.hits), 1e9))
         assert held_by(rates) < least
 
 

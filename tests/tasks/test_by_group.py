@@ -99,7 +99,7 @@ def table(count: int, seed: int = 0, *, real: bool = False, missing: bool = True
 def bring_in(folder: Path, count: int = 600, *, name: str = "clinic", held_out: int = 0, **given: Any) -> DatasetRef:
     real, missing = given.pop("real", False), given.pop("missing", "indicator")
     scaling = given.pop("scaling", "centred")
-    label = "range: [0, 10]" if real else 'classes: ["no", "yes"]'
+    label = "range: [0, 10]" if real else f'classes: ["no", "yes"{given.pop("more", "")}]'
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "schema.yaml").write_text(COLUMNS.format(label=label, missing=missing, scaling=scaling))
     paths = {}
@@ -224,7 +224,7 @@ def test_a_private_table_with_a_tiny_group_is_measured_at_the_price_of_one_matri
     algorithm = counting.build()
     assert isinstance(algorithm, ConfusionByGroup)
     # The matrix of the run before is taken, and no row is counted among all rows again.
-    (earlier, *_) = plan.matrices
+    (earlier, *_) = plan.earlier
     assert (algorithm.whole, result.by_group.combined) == (0, True)
     estimates = GroupEstimates.of_release(algorithm, noise_of(counting), noise_of(earlier))
     noise, of_all = estimates.deviations
@@ -328,8 +328,8 @@ def test_a_run_on_an_earlier_matrix_is_verified_and_no_other_matrix_passes(root:
     found = verify(tmp_path / "run.zip")
     assert all(check.holds is not False for check in found.checks), found.checks
     assert found.epsilon == chained.result.epsilon_spent
-    assert any("combined with the matrix" in check.detail for check in found.checks)
-    matrix = chained.plan.matrices[0]
+    assert any("combined with the counts of all rows" in check.detail for check in found.checks)
+    matrix = chained.plan.earlier[0]
     for changed in ({"partition": "another"}, {"parties": ("9",)}, {"upstream": ()}):
         other = matrix.model_copy(update=changed)
         plan = chained.plan.model_copy(
@@ -442,7 +442,7 @@ def test_categories_and_unscaled_numbers_are_told_without_a_constant_feature(roo
 
 @pytest.mark.parametrize(
     "config",
-    [{"roc": True}, {"evaluation": False}, {"horizon": 3}],
+    [{"evaluation": False}, {"horizon": 3}],
 )
 def test_what_does_not_go_together_is_refused_by_its_names(config: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="`by`"):
@@ -533,7 +533,6 @@ def test_the_command_prints_a_table_of_groups_and_the_flow_shows_it(
     document = unitball(*arguments, "--json").json
     assert document["by_group"]["column"] == "sex"
     assert set(document["by_group"]["confusion"]) == {"female", "male", "other", "missing"}
-    unitball(*arguments, "--roc").refused(2, "--by sex and --roc")
     explained = unitball(*arguments, "--explain")
     assert "measured by 4 groups by sex" in explained.out
     assert "measured by 4 groups by sex" in " ".join(unitball(*arguments, "--plan").out.split())
