@@ -203,7 +203,7 @@ def draw_group_curves(
     curves : mapping of group to points
         False and true positive rate, and the ends of the margin of each.
     whole : sequence of curves
-        The first is that of all rows, drawn in grey.
+        The first is that of all groups together, drawn in grey.
     measured_on : str
         Part of the title.
     """
@@ -218,12 +218,13 @@ def draw_group_curves(
         axes.set_visible(False)
     for axes, (name, points) in zip(panels.ravel(), shown, strict=False):
         false, true, false_low, false_high, true_low, true_high = np.asarray(points, dtype=np.float64)[::-1].T
-        # At each threshold the rates lie in a rectangle; the band holds all of them.
+        # Between two thresholds both rates rise: the band holds the rectangle from the lower ends to the upper ones.
         places = np.linspace(0.0, 1.0, 201)
-        inside = (false_low[:, None] <= places) & (places <= false_high[:, None])
-        low = np.where(inside, true_low[:, None], 1.0).min(axis=0)
-        high = np.where(inside, true_high[:, None], 0.0).max(axis=0)
-        axes.fill_between(places, low, high, where=inside.any(axis=0), color="C0", alpha=0.2, linewidth=0)
+        left, right = np.array([0.0, *false_low])[:, None], np.array([*false_high, 1.0])[:, None]
+        inside = (left <= places) & (places <= right)
+        low = np.where(inside, np.array([0.0, *true_low])[:, None], 1.0).min(axis=0)
+        high = np.where(inside, np.array([*true_high, 1.0])[:, None], 0.0).max(axis=0)
+        axes.fill_between(places, low, high, color="C0", alpha=0.2, linewidth=0)
         for curve in whole[:1]:
             axes.plot(*np.asarray(curve, dtype=np.float64).T, color="0.5", linewidth=1)
         axes.plot([0.0, *false, 1.0], [0.0, *true, 1.0], color="C0")
@@ -231,7 +232,7 @@ def draw_group_curves(
         axes.set(aspect="equal", title=_short(name))
     figure.supxlabel("false positive rate", fontsize="medium")
     figure.supylabel("true positive rate", fontsize="medium")
-    figure.suptitle(f"by {column}, measured on {measured_on}; grey: all rows", fontsize="medium")
+    figure.suptitle(f"by {column}, measured on {measured_on}; grey: all groups", fontsize="medium")
     return png_of(figure, 110)
 
 

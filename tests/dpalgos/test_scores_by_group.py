@@ -251,7 +251,8 @@ class Found:
 
 def examined(case: Case, runs: int, *, alone: bool = False, seed: int = 7) -> Found:
     random, true, other = np.random.default_rng(seed), truth(case), truth(replace(case, rows=case.other))
-    chosen, differences = ({name: [] for name in true} for _ in range(2))
+    chosen: dict[str, list[tuple[float, ...]]] = {name: [] for name in true}
+    differences: dict[str, list[tuple[float, ...]]] = {name: [] for name in true}
     at_once = {name: [0, 0] for name in true}
     for _ in range(runs):
         (of_group, of_other), together, correlation = released(case, random, alone=alone)
@@ -264,19 +265,19 @@ def examined(case: Case, runs: int, *, alone: bool = False, seed: int = 7) -> Fo
                 (chosen, of_one.metrics, rates[place]),
                 (differences, less, rates[place] - other[name][place]),
             ):
-                limits = metrics.limits(f"aim_{name}")
-                of[name].append((value, *limits, metrics.is_known(f"aim_{name}"), metrics[f"aim_{name}"]))
-            shown, limits = curves[0].rates[name].shown, curves[0].limits[name]
+                low, high = metrics.limits(f"aim_{name}") or (0.0, 0.0)
+                of[name].append((value, low, high, metrics.is_known(f"aim_{name}"), metrics[f"aim_{name}"]))
+            shown, (lows, highs) = curves[0].rates[name].shown, curves[0].limits[name].T
             if shown.any():
-                inside = (limits[:, 0] <= rates + 1e-9) & (rates <= limits[:, 1] + 1e-9)
+                inside = (lows <= rates + 1e-9) & (rates <= highs + 1e-9)
                 at_once[name][0] += bool(inside[shown].all())
                 at_once[name][1] += 1
 
     def held(of: dict[str, list[tuple[float, ...]]]) -> dict[str, Held]:
         found = {}
         for name, lines in of.items():
-            value, low, high, known, estimate = np.array(lines).T
-            known = known.astype(bool)
+            value, low, high, measured, estimate = np.array(lines).T
+            known = measured.astype(bool)
             found[name] = Held.of(value, np.stack([low, high], axis=1), known, estimate[known])
         return found
 
