@@ -236,8 +236,9 @@ def truth(case: Case) -> dict[str, Floats]:
     below = np.cumsum(shares(case), axis=1)[:, :-1]
     common, rare = case.rows
     alarms, hits = common * (1 - below[0]), rare * (1 - below[1])
-    with np.errstate(invalid="ignore"):
-        return {"recall": 1 - below[1], "other_recall": below[0], "precision": hits / (hits + alarms)}
+    # Of no rows any precision is right.
+    precision = np.divide(hits, hits + alarms, out=np.full_like(hits, 0.5), where=hits + alarms > 0)
+    return {"recall": 1 - below[1], "other_recall": below[0], "precision": precision}
 
 
 @dataclass
@@ -311,6 +312,16 @@ def test_the_noise_of_hits_and_misses_is_that_of_their_sums() -> None:
     total = scores.covariance[1, -1, -1]
     np.testing.assert_allclose(above + below + 2.0 * shared, total, rtol=1e-9)
     assert np.abs((above + below) / total - 1.0).max() > 0.1
+
+
+def test_turned_scores_have_the_rates_of_the_other_class_at_the_mirrored_threshold() -> None:
+    (scores, _), _, _ = released(CASES["plain"], np.random.default_rng(2), alone=False)
+    own, other = GroupCurve(scores).rates, GroupCurve(scores.turned()).rates
+    for name, mirrored in (("recall", "other_recall"), ("other_recall", "recall")):
+        np.testing.assert_allclose(own[name].hits, other[mirrored].hits[::-1], atol=1e-6)
+        np.testing.assert_allclose(own[name].misses, other[mirrored].misses[::-1], atol=1e-6)
+    np.testing.assert_allclose(own["predicted"].hits, other["predicted"].misses[::-1], atol=1e-6)
+    np.testing.assert_allclose(own["recall"].noise[2], other["other_recall"].noise[2][::-1], atol=1e-6)
 
 
 @pytest.mark.nightly
