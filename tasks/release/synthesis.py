@@ -191,7 +191,7 @@ def _planned(
             "groups of the columns", "pair-groups", {**known, "parts": PAIR_PARTS}, upstream
         )
         pairs = draft.release(
-            f"{len(stages.pairs)} tables of pairs",
+            f"{len(stages.pairs)} table{'s' * (len(stages.pairs) > 1)} of pairs",
             "pair-counts",
             stages.counting_pairs(len(columns), label_range),
             mus[1],
@@ -203,7 +203,7 @@ def _planned(
     features = (2 if stages.pairs else 1) * len(columns)
     # What it is made of does not depend on the map before it.
     counted = stages.counting_tree(len(columns), label_range)
-    label = f"{len(columns)} tables, one per column"
+    label = f"{len(columns)} table{'s, one per column' if len(columns) > 1 else ' of the column'}"
     tree["deviation"] = _deviation(draft.release(label, "pair-counts", counted, mus[2], features, ()))
     tree_groups = draft.combination("groups of the columns and of their parents", "tree-groups", tree, upstream)
     tables = draft.release(label, "pair-counts", counted, mus[2], features, [tree_groups.key])
