@@ -135,8 +135,8 @@ def stages_for(
         noise = math.sqrt(2.0 * len(pairs)) / (mu * math.sqrt(pair_share))
         told = cell >= noise
         reason = (
-            f"{'Pairs' if told else 'No pairs'} are counted: a cell of {len(pairs)} table{'s' * (len(pairs) > 1)} of pairs holds {cell:.3g} "
-            f"rows on average, {'at least' if told else 'less than'} its noise of {noise:.3g}."
+            f"{'Pairs' if told else 'No pairs'} are counted: a cell of a pair's table ({len(pairs)} in all) "
+            f"holds {cell:.3g} rows on average, {'at least' if told else 'less than'} its noise of {noise:.3g}."
         )
         pairs = pairs if (told if tree is None else tree) else ()
     if not pairs:
