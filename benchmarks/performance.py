@@ -31,6 +31,8 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pyarrow.csv as arrow_csv
 import pyarrow.parquet as pq
 from peers import PEERS
@@ -39,7 +41,9 @@ from scipy.sparse import csr_matrix
 from shared import head, line, stored_rows, unit_rows, write_lists, write_schema
 from sklearn.datasets import dump_svmlight_file, load_svmlight_file
 from sklearn.decomposition import PCA
-from sklearn.svm import SVC
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import MinMaxScaler
+from sklearn.svm import SVC, LinearSVC
 from threadpoolctl import threadpool_limits
 
 from dpalgos.accounting.spending import RESERVED
@@ -51,11 +55,13 @@ from dpalgos.keystream import KeyedNoise
 from dpalgos.linear import LinearTask
 from dpalgos.losses import Softmax
 from dpalgos.mechanisms.distributions import RoundedGaussian
+from dpalgos.models import LinearModel
 from dpalgos.projections.centring import CentredRows
 from dpalgos.published.smo import SecondOrder, solve
 from dpalgos.registry import lookup
 from dpalgos.resources import memory_limit, set_memory_limit
 from dpalgos.rows import ArrayRows, MappedRows
+from storage.encoder import TableEncoder
 from storage.layout import Layout
 from storage.ledger.charges import Cap, PlanRequest, ReleaseCharge
 from storage.ledger.database import Memory, open_database
@@ -64,7 +70,7 @@ from storage.readers.csv import read_csv
 from storage.readers.libsvm import read_libsvm
 from storage.refs import Labels, Visibility
 from storage.rowfiles import RowFormat, RowWriter, StoredRows
-from storage.source import ReadOptions
+from storage.source import ReadOptions, read_source
 from storage.staging import staged_dataset
 from tasks.planning.configuration import TrainingConfig
 
@@ -180,6 +186,52 @@ def _one_hot_rows(folder: Path) -> StoredRows:
         part = slice(start, start + count)
         writer.write(layout.encode(features, random.integers(0, 3, count), (each[part], whose[part].astype(np.int32))))
     return StoredRows.open(folder, layout, writer.close(), records=_PATIENTS)
+
+
+@row("png", "reading 10,000 PNG images of 28 × 28, checked")
+def _png(folder: Path) -> Beside:
+    from PIL import Image
+
+    pixels = np.random.default_rng(15).integers(0, 256, (10_000, 28, 28), dtype=np.uint8)
+    files = [folder / "images" / str(number % 10) / f"{number}.png" for number in range(len(pixels))]
+    for file, image in zip(files, pixels, strict=True):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(file)
+
+    def ours() -> None:
+        for _ in read_source("images", folder / "images", ReadOptions(discover=True)).parts["train"]:
+            pass
+
+    return Beside(ours, {"Pillow": lambda: [np.asarray(Image.open(file)) for file in files]})
+
+
+@row("predict", "predicting 1,000,000 table rows of 20 columns, Parquet to Parquet")
+def _predict(folder: Path) -> Beside:
+    from tasks.tracking.predicted_files import predict_file
+    from tasks.tracking.sklearn_export import to_sklearn
+
+    random, names = np.random.default_rng(16), [f"x{number}" for number in range(20)]
+    rows = random.random((1_000_000, 20))
+    source = folder / "rows.parquet"
+    pq.write_table(pa.table(dict(zip(names, rows.T, strict=True))), source)
+    columns: list[dict[str, object]] = [{"name": name, "type": "numeric", "range": [0, 1]} for name in names]
+    encoder = TableEncoder({"columns": [*columns, {"name": "y", "type": "label", "classes": ["no", "yes"]}]})
+    width = encoder.declared.dimension
+    model = LinearModel(random.standard_normal((1, width)))
+    ours = to_sklearn(
+        normalisation="unit-norm", maps=[], model=model, classes=("no", "yes"), dimension=width, encoder=encoder
+    )
+    theirs = make_pipeline(MinMaxScaler(), LinearSVC()).fit(rows[:1000], rows[:1000, 0] > 0.5)
+
+    def other() -> None:
+        table = pq.read_table(source).to_pandas().to_numpy()
+        pq.write_table(pa.table({"prediction": theirs.predict(table)}), folder / "other.parquet")
+
+    numbers = itertools.count()
+    return Beside(
+        lambda: predict_file(ours, source, folder / f"predicted-{next(numbers)}.parquet"),
+        {"scikit-learn, all rows in memory": other},
+    )
 
 
 @row("wide-people", "20 steps of noisy-gd on 101,766 × 527 centred one-hot rows of 71,518 people, 2 GB for rows")
@@ -424,6 +476,21 @@ def _train(folder: Path) -> Beside:
 
     budgets = itertools.count(1)
     return Beside(lambda: _unitball(*_TRAIN, "--epsilon", str(next(budgets)), root=folder), _EMPTY)
+
+
+@row("describe", "unitball describe on 100,000 × 45 in a used root, rows ingested before")
+def _describe(folder: Path) -> Beside:
+    table = pd.DataFrame(
+        np.random.default_rng(17).random((100_000, 45)).round(4), columns=[f"x{number}" for number in range(45)]
+    )
+    table["y"] = np.where(table["x0"] > 0.5, "a", "b")
+    rows, schema, root = folder / "rows.csv", folder / "rows.yaml", folder / "root"
+    table.to_csv(rows, index=False)
+    write_schema(schema, 45, (0, 1), ("a", "b"))
+    given = ("--path", str(rows), "--format", "csv", "--schema", str(schema), "--public")
+    _unitball("ingest", "rows", *given, root=root)
+    others = {**_EMPTY, "pandas, read_csv and describe": lambda: pd.read_csv(rows).describe()}
+    return Beside(lambda: _unitball("describe", "rows", "--epsilon", "1", root=root), others, once=True)
 
 
 @row("million", "noisy-gd on 1,000,000 × 50, process and engine included, rows ingested before")
