@@ -303,6 +303,10 @@ _SYNTHESIS = {
     "tree": "tree",
     "independent": "independent given the class",
     "dpmm-mst": "dpmm, MST",
+    "dpmm-aim": "dpmm, AIM",
+    "mbi-mst": "mbi, MST",
+    "smartnoise-mst": "smartnoise-synth, MST",
+    "smartnoise-aim": "smartnoise-synth, AIM",
     "real": "the counted rows",
 }
 
@@ -368,6 +372,34 @@ def expected_r2(sizes: Table, found: Table) -> dict[str, Any]:
     return {"columns": ["training rows", "set", "columns", *shown], "rows": rows}
 
 
+def synthetic_rows_without(found: Table) -> dict[str, Any]:
+    """Return the cells in which a system has drawn no rows, and why."""
+    failed = [one for one in found["cells"] if "error" in one]
+    rows = [[one["set"], cell(one["epsilon"]), _SYNTHESIS[one["system"]], one["error"]] for one in failed]
+    return {"columns": ["set", "ε", "system", "outcome"], "rows": rows}
+
+
+def tuning_on_synthetic(found: Table) -> dict[str, Any]:
+    """Return the accuracy of each set's runs by how parameters were chosen, and what was chosen on synthetic rows."""
+    rows = []
+    for name in dict.fromkeys(one["set"] for one in found["cells"]):
+        of_set = [one for one in found["cells"] if one["set"] == name]
+        by_system = [_means(of_set, "accuracy", system=system) for system in _TUNING]
+        steps = {f"{one['step']:g}" for one in of_set if "step" in one}
+        rows.append([name, *by_system, ", ".join(sorted(steps))])
+    columns = [{"title": title, "digits": 3} for title in _TUNING.values()]
+    return {"columns": ["set", *columns, "step"], "rows": rows}
+
+
+_TUNING = {
+    "default": "`noisy-gd`, its default",
+    "paid": "tuned on private rows",
+    "drawn": "tuned on synthetic rows",
+    "rules": "`unitball`, its rules",
+    "rules at both": "… at the ε of synthesis and run",
+}
+
+
 MADE: dict[str, tuple[tuple[str, ...], Callable[..., dict[str, Any]]]] = {
     "tables-by-set": (("tables",), tables_by_set),
     "tables-means": (("tables",), tables_means),
@@ -375,6 +407,8 @@ MADE: dict[str, tuple[tuple[str, ...], Callable[..., dict[str, Any]]]] = {
     "nights-of-tables": (("nightly-tables",), nights_of_tables),
     "audit-verdicts": (("audit-all",), audit_verdicts),
     "synthetic-rows": (("synthesis",), synthetic_rows),
+    "synthetic-rows-without": (("synthesis",), synthetic_rows_without),
+    "tuning-on-synthetic": (("synthesis-tuning",), tuning_on_synthetic),
     "margins-held": (("margins",), margins_held),
     "what-to-expect": (("mnist", "tables"), what_to_expect),
     "expected-accuracy": (("table-sizes", "tables", "sets-read-once", "sets-read-again"), expected_accuracy),

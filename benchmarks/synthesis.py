@@ -6,8 +6,8 @@
 Each cell (set, epsilon, system, seed) is computed once and kept in the output file, so that a run that was stopped goes
 on where it was; ``--table`` prints what the file holds and computes nothing. Delta is 10⁻⁶, one curator, replace-one.
 As many rows are drawn as were counted. ``--held-out`` counts four fifths of the training rows, and tests models on the
-others: the numbers of ``dpalgos/synthesis/stages.py`` are chosen there. ``--peers`` adds other libraries, run by
-``--peer-python`` (``benchmarks/peers-synthesis.txt``).
+others: the numbers of ``dpalgos/synthesis/stages.py`` are chosen there. ``--peers`` adds other libraries, each in an
+environment of its own in the folder ``--peers-in`` (``benchmarks/peers-synthesis.txt``), at most ten minutes per cell.
 
 * ``rule``: stages as ``stages_for`` chooses them; ``tree`` and ``independent``: always with the tree of columns, and
   always with columns that are independent given the class.
@@ -51,11 +51,14 @@ from dpalgos.synthesis.stages import Stages, stages_for
 DELTA = 1e-6
 SETS = ("adult", "nursery", "letter", "churn")
 OURS = ("tree", "independent", "rule", "real")
-PEERS = ("dpmm-mst",)
+PEERS = ("dpmm-mst", "dpmm-aim", "mbi-mst", "smartnoise-mst", "smartnoise-aim")
+_ENVIRONMENTS = {"smartnoise": "smartnoise-synth"}
 METRICS = ("one", "two", "three", "auc boosting", "auc logistic", "seconds")
 _RESULTS = Path(__file__).parent / "results" / "synthesis.json"
 # Points of the public grid in a bin, as the product draws numbers.
 _POINTS = 64
+# Seconds of a cell of another library.
+_LIMIT = 600
 _DECILES = np.arange(1, 10) / 10.0
 
 Cell = dict[str, Any]
@@ -72,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--systems", default=",".join(OURS))
     parser.add_argument("--held-out", action="store_true")
     parser.add_argument("--peers", action="store_true")
-    parser.add_argument("--peer-python", default=".peers-synthesis/bin/python")
+    parser.add_argument("--peers-in", type=Path, default=Path(".peers-synthesis"))
     parser.add_argument("--rows", type=int, help="the first rows of each set alone: to see that it runs")
     parser.add_argument("--output", type=Path, default=_RESULTS)
     parser.add_argument("--table", action="store_true", help="print what the file holds")
@@ -102,7 +105,7 @@ def compute(given: argparse.Namespace, systems: Sequence[str]) -> None:
         table = table.first(given.rows) if given.rows else table
         for cell in missing:
             same = [one for one in found if _same(table, one, cell)]
-            found.append({**same[0], "system": "rule"} if same else measured(table, cell, given.peer_python))
+            found.append({**same[0], "system": "rule"} if same else measured(table, cell, given.peers_in))
             keep(given.output, {"cells": found}, f"mean of {given.seeds} seeds")
 
 
@@ -120,10 +123,10 @@ def _same(table: Table, known: Cell, cell: Cell) -> bool:
     return replace(staged("rule", *facts), reason="") == replace(staged(known["system"], *facts), reason="")
 
 
-def measured(table: Table, cell: Cell, python: str) -> Cell:
+def measured(table: Table, cell: Cell, environments: Path) -> Cell:
     """Return a cell with what was measured."""
     if cell["system"] in PEERS:
-        return of_peer(table, cell, python)
+        return of_peer(table, cell, environments)
     started = time.perf_counter()
     drawn, chosen = (table.train, None) if cell["system"] == "real" else ours(table, cell)
     seconds = round(time.perf_counter() - started, 2)
@@ -131,24 +134,30 @@ def measured(table: Table, cell: Cell, python: str) -> Cell:
     return {**cell, **metrics(table, drawn, cell["seed"]), "seconds": seconds, **edges}
 
 
-def of_peer(table: Table, cell: Cell, python: str) -> Cell:
-    """Run another library's side in its own environment."""
-    if not Path(python).exists():
+def of_peer(table: Table, cell: Cell, environments: Path) -> Cell:
+    """Run another library's side in its own environment; the cell says why where it has no rows."""
+    library = str(cell["system"]).partition("-")[0]
+    if not (python := environments / _ENVIRONMENTS.get(library, library) / "bin" / "python").exists():
         sys.exit(f"{python} is not there: make the environment as benchmarks/peers-synthesis.txt says")
     with tempfile.TemporaryDirectory() as folder:
         stored, drawn = Path(folder) / "table.npz", Path(folder) / "drawn.npz"
         store(table, stored)
-        answer = json.loads(
-            subprocess.run(
-                [python, str(Path(__file__).with_name("synthesis_peers.py")), cell["system"], str(stored)],
+        try:
+            said = subprocess.run(
+                [str(python), str(Path(__file__).with_name("synthesis_peers.py")), cell["system"], str(stored)],
                 input=json.dumps({**cell, "delta": DELTA, "drawn": str(drawn)}),
                 stdout=subprocess.PIPE,
                 text=True,
                 check=True,
-            ).stdout
-        )
+                timeout=_LIMIT,
+            )
+        except subprocess.TimeoutExpired:
+            return {**cell, "error": f"no rows within {_LIMIT} s"}
+        except subprocess.CalledProcessError as ended:
+            return {**cell, "error": f"ended with exit status {ended.returncode}"}
+        answer = json.loads(said.stdout)
         if "error" in answer:
-            return {**cell, "error": answer["error"]}
+            return {**cell, "error": answer["error"], "seconds": round(answer["seconds"], 2)}
         held = np.load(drawn)
         part = Part(held["numbers"], held["codes"], held["labels"])
     return {**cell, **metrics(table, part, cell["seed"]), "seconds": round(answer["seconds"], 2)}

@@ -9,9 +9,12 @@ average, and dependence by as much as there is. The counts are drawn to N q by t
 so that where noise is all that there is, the column is independent of its parent given the class. What is left is
 projected to whole numbers ≥ 0 of the sum N (:func:`~dpalgos.synthesis.projection.to_simplex`).
 
-*Margins.* The column's shares given the class come from the table's own sums over the parent, added to the column's
-one-way counts by least squares: over the classes both say the same numbers, and the difference is spread by the
-variances.
+*Margins.* The column's shares given the class come from three releases, added by least squares.
+
+1. The table's own sums over the parent say the rows of each class in each group, with variance v.
+2. Tables of pairs, where they were counted, say the sums over blocks of groups, with variance w. Of a block of b groups
+   each gets v/(b v + w) of the difference. This leaves the covariance P = v I − c J, c = v²/(b v + w), J of ones.
+3. One-way counts say the sums over the K classes, with variance u. Each class gets P (K P + u I)⁻¹ of the difference.
 
 Sums are one number after the other, all else is integers or one operation at a time: processors agree.
 
@@ -22,6 +25,8 @@ James, Stein, 4th Berkeley Symposium (1961); Baranchik, Stanford technical repor
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from dpalgos.rows import Floats, Ints
@@ -29,7 +34,33 @@ from dpalgos.synthesis.dependence import added
 from dpalgos.synthesis.projection import to_simplex
 
 
-def class_margins(table: Floats, totals: Ints, deviation: float, one_way: Ints, one_way_deviation: float) -> Ints:
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """What tables of pairs say of a column: rows of each class in blocks of its groups.
+
+    Parameters
+    ----------
+    of_groups : array (F,) of int
+        The block of each group.
+    counts : array (K, blocks)
+        Noisy.
+    variances : array (blocks,)
+        Of their noise.
+    """
+
+    of_groups: Ints
+    counts: Floats
+    variances: Floats
+
+
+def class_margins(
+    table: Floats,
+    totals: Ints,
+    deviation: float,
+    one_way: Ints,
+    one_way_deviation: float,
+    blocks: Blocks | None = None,
+) -> Ints:
     """Return the rows of each class in each group of a column, (K, F), whole numbers that add up to ``totals``.
 
     Parameters
@@ -44,13 +75,46 @@ def class_margins(table: Floats, totals: Ints, deviation: float, one_way: Ints, 
         The column's released counts.
     one_way_deviation : float
         Of their noise.
+    blocks : Blocks, optional
+        None where no pairs were counted.
     """
-    classes, parents, _ = table.shape
-    margins = added(table, axis=1)
-    difference = one_way - added(margins, axis=0)
-    own = classes * parents * deviation**2
-    spread = difference * (own / (own + one_way_deviation**2)) / classes
-    return np.stack([to_simplex(_whole(row), int(total)) for row, total in zip(margins + spread, totals, strict=True)])
+    margins = least_squares(added(table, axis=1), table.shape[1] * deviation**2, one_way, one_way_deviation**2, blocks)
+    return np.stack([to_simplex(_whole(row), int(total)) for row, total in zip(margins, totals, strict=True)])
+
+
+def least_squares(
+    margins: Floats, variance: float, one_way: Ints, one_way_variance: float, blocks: Blocks | None = None
+) -> Floats:
+    """Return the rows of each class in each group, (K, F), that are nearest to all releases in units of their noise.
+
+    Parameters
+    ----------
+    margins : array (K, F)
+        Noisy.
+    variance : float
+        Of the noise of each.
+    one_way : array (F,)
+        Sums over the classes.
+    one_way_variance : float
+    blocks : Blocks, optional
+        Sums over groups.
+    """
+    found, classes = np.array(margins), len(margins)
+    of_groups = np.arange(found.shape[1]) if blocks is None else blocks.of_groups
+    for block in range(int(of_groups.max()) + 1):
+        at = np.flatnonzero(of_groups == block)
+        common = 0.0
+        if blocks is not None:
+            gain = variance / (len(at) * variance + float(blocks.variances[block]))
+            lacking = blocks.counts[:, block] - added(found[:, at])
+            found[:, at] += gain * lacking[:, None]
+            common = variance * gain
+        difference = one_way[at] - added(found[:, at], axis=0)
+        several = classes * variance + one_way_variance
+        shared = classes * common / (several - len(at) * classes * common)
+        weighed = (difference + shared * float(added(difference))) / several
+        found[:, at] += variance * weighed - common * float(added(weighed))
+    return found
 
 
 def conditional_counts(table: Floats, margins: Ints, parents: Ints, deviation: float) -> Ints:

@@ -92,6 +92,59 @@ def groups_of(columns: Sequence[Column], weights: Sequence[Ints], most: int, lea
     ]
 
 
+def groups_within(
+    columns: Sequence[Column], weights: Sequence[Ints], blocks: Sequence[Ints], most: int, least: int
+) -> list[Ints]:
+    """Return groups as :func:`groups_of` does, those of a number within blocks of its places.
+
+    A block has its part of the groups, by its rows. A category's values have groups of their own anyway.
+
+    Parameters
+    ----------
+    columns, weights, most, least
+        As of :func:`groups_of`.
+    blocks : sequence of array (places,) of int
+        Of each column the block of each place: groups of :func:`groups_of` of fewer parts.
+    """
+    found = groups_of(columns, weights, most, least)
+    for at, column in enumerate(columns):
+        if column.is_number:
+            found[at] = _within(weights[at], blocks[at], most, least)
+    return found
+
+
+def _within(weights: Ints, blocks: Ints, most: int, least: int) -> Ints:
+    several = int(blocks.max()) + 1
+    rows = [int(weights[blocks == block].sum()) for block in range(several)]
+    parts = 1 + apportioned(np.array(rows) if any(rows) else np.ones(several, dtype=np.int64), most - several)
+    found, groups = np.zeros(len(weights), dtype=np.int64), 0
+    for block in range(several):
+        places = np.flatnonzero(blocks == block)
+        inside = _of_number(np.append(weights[places], 0), int(parts[block]), least, lacks=False)[:-1]
+        found[places] = groups + inside
+        groups += int(inside.max()) + 1
+    return found
+
+
+def joined(groups: Ints, blocks: Ints) -> tuple[Ints, Ints]:
+    """Return the finest partition that both are finer than: of each group, and of each block, its part.
+
+    Parameters
+    ----------
+    groups, blocks : array (places,) of int
+        Of each place.
+    """
+    of_groups, of_blocks = np.arange(int(groups.max()) + 1), np.arange(int(blocks.max()) + 1)
+    changed = True
+    while changed:
+        before = of_groups.copy(), of_blocks.copy()
+        for group, block in zip(groups, blocks, strict=True):
+            of_groups[group] = of_blocks[block] = min(of_groups[group], of_blocks[block])
+        changed = bool((before[0] != of_groups).any() or (before[1] != of_blocks).any())
+    parts = np.unique(of_groups)
+    return np.searchsorted(parts, of_groups), np.searchsorted(parts, of_blocks)
+
+
 def _of_number(weights: Ints, most: int, least: int, *, lacks: bool) -> Ints:
     bins, groups = [int(one) for one in weights[:-1]], most - lacks
     found, group, held, left = [], 0, 0, sum(bins)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Generic, TypeVar, cast
 
@@ -18,10 +18,18 @@ from dpalgos.parameters import COUNT, POSITIVE, Bounded, ParameterError, at_leas
 from dpalgos.registry import register
 from dpalgos.rows import Floats, Ints
 from dpalgos.synthesis.codes import GroupCodes, arrays_of, padded
-from dpalgos.synthesis.conditionals import class_margins, conditional_counts
-from dpalgos.synthesis.dependence import dependence, spanning_forest
+from dpalgos.synthesis.conditionals import Blocks, class_margins, conditional_counts
+from dpalgos.synthesis.dependence import added, dependence, spanning_forest
 from dpalgos.synthesis.drawing import DrawnColumn
-from dpalgos.synthesis.groups import group_weights, groups_of, label_weights, place_weights, regrouped
+from dpalgos.synthesis.groups import (
+    group_weights,
+    groups_of,
+    groups_within,
+    joined,
+    label_weights,
+    place_weights,
+    regrouped,
+)
 from dpalgos.synthesis.model import Synthesis
 from dpalgos.synthesis.projection import apportioned
 
@@ -162,30 +170,53 @@ class OfTree(OfColumnCounts[Made], Generic[Made]):
         columns = len(self.described)
         if not self.pairs:
             return (-1,) * columns
-        coarse = PairGroups(
-            columns=self.columns,
-            dimension=self.dimension,
-            rows=self.rows,
-            releases=self.releases,
-            parts=self.pair_parts,
-        ).groups(weights)
-        sizes = [int(one.max()) + 1 for one in coarse]
-        shape = (len(self.pairs), self.pair_parts, self.pair_parts, self.classes)
-        by_class = np.moveaxis(tables[0].reshape(shape), -1, 1)
         found = {
-            (one, other): dependence(table[:, : sizes[one], : sizes[other]], self.pair_deviation, len(self.pairs))
-            for (one, other), table in zip(self.pairs, by_class, strict=True)
+            pair: dependence(table, self.pair_deviation, len(self.pairs))
+            for pair, table in self._counted(self.coarse(weights), tables[0])
             # A column of one group says nothing.
-            if min(sizes[one], sizes[other]) > 1
+            if min(table.shape[1:]) > 1
         }
         return spanning_forest(found, columns)
+
+    def coarse(self, weights: Sequence[Ints]) -> list[Ints]:
+        """Return the group of each place of each column in the tables of pairs."""
+        common = {"columns": self.columns, "dimension": self.dimension, "rows": self.rows, "releases": self.releases}
+        return PairGroups(**common, parts=self.pair_parts).groups(weights)
+
+    def _counted(self, coarse: Sequence[Ints], numbers: Floats) -> Iterator[tuple[tuple[int, int], Floats]]:
+        """Yield each pair and its table, (K, A, B), of the groups that its columns have."""
+        sizes = [int(one.max()) + 1 for one in coarse]
+        shape = (len(self.pairs), self.pair_parts, self.pair_parts, self.classes)
+        by_class = np.moveaxis(numbers.reshape(shape), -1, 1)
+        for (one, other), table in zip(self.pairs, by_class, strict=True):
+            yield (one, other), table[:, : sizes[one], : sizes[other]]
+
+    def of_pairs_by_column(self, coarse: Sequence[Ints], numbers: Floats) -> dict[int, tuple[Floats, float]]:
+        """Return of each column that was counted in pairs its rows by class and group, (K, C), and their noise.
+
+        Each table of the column says them with the variance of as many cells as the other column has groups; the mean
+        weighs tables by that.
+        """
+        sums: dict[int, Floats] = {}
+        weights: dict[int, float] = {}
+        for pair, table in self._counted(coarse, numbers):
+            for at, axis in zip(pair, (2, 1), strict=True):
+                weight = 1.0 / table.shape[axis]
+                sums[at] = sums.get(at, 0.0) + weight * added(table, axis=axis)
+                weights[at] = weights.get(at, 0.0) + weight
+        return {at: (sums[at] / weights[at], self.pair_deviation**2 / weights[at]) for at in sums}
 
     def groups(self, weights: Sequence[Ints]) -> tuple[list[Ints], list[Ints]]:
         """Return the group of each place of each column, in its own table and in those of its children.
 
-        A group holds rows enough to be told from noise, and a parent's a quarter of its part of all rows.
+        A group holds rows enough to be told from noise, and a parent's a quarter of its part of all rows. Groups lie
+        within those of the tables of pairs, where there are any.
         """
-        own = groups_of(self.described, weights, self.parts, math.ceil(_TOLD * self.deviation))
+        told = math.ceil(_TOLD * self.deviation)
+        if self.pairs:
+            own = groups_within(self.described, weights, self.coarse(weights), self.parts, told)
+        else:
+            own = groups_of(self.described, weights, self.parts, told)
         least = max(self.rows // (4 * self.parent_parts), math.ceil(_TOLD_OF_PARENTS * self.deviation))
         return own, groups_of(self.described, weights, max(self.parent_parts, 2), least)
 
@@ -243,13 +274,16 @@ class TreeSynthesis(OfTree[Synthesis]):
             ends = np.arange(len(labels)) * self.classes // len(labels)
             classes = np.bincount(ends, weights=labels, minlength=self.classes).astype(np.int64)
         tables, margins = [], []
+        coarse = self.coarse(released) if self.pairs else []
+        of_pairs = self.of_pairs_by_column(coarse, numbers[0]) if self.pairs else {}
         for at, column in enumerate(self.described):
             cells = 1 if parents[at] < 0 else int(as_parent[parents[at]].max()) + 1
             tables.append(by_class[at, :, :cells, : int(own[at].max()) + 1])
             alone = group_weights(own[at], released[at])
             noise = _bar_deviation(counts) if column.is_number else counts.deviation
             noise *= self.rows / counts.rows
-            margins.append(class_margins(tables[-1], classes, self.deviation, alone, noise))
+            blocks = _blocks(own[at], coarse[at], *of_pairs[at]) if at in of_pairs else None
+            margins.append(class_margins(tables[-1], classes, self.deviation, alone, noise, blocks))
         drawn = []
         for at, parent in enumerate(parents):
             rows = classes[:, None]
@@ -259,6 +293,14 @@ class TreeSynthesis(OfTree[Synthesis]):
             drawn.append(DrawnColumn(parent, table, own[at], as_parent[at], released[at]))
         numeric = counts.layout.label_range is not None
         return Synthesis.of(self.described, counts.bins, classes, labels if numeric else labels[:0], drawn)
+
+
+def _blocks(groups: Ints, coarse: Ints, counts: Floats, variance: float) -> Blocks:
+    """Return what tables of pairs say of a column, in blocks of its own groups."""
+    of_groups, of_coarse = joined(groups, coarse)
+    several = int(of_groups.max()) + 1
+    together = [added(counts[:, of_coarse == block]) for block in range(several)]
+    return Blocks(of_groups, np.stack(together, axis=1), np.bincount(of_coarse, minlength=several) * variance)
 
 
 def _bar_deviation(counts: ColumnCounts) -> float:
