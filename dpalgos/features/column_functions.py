@@ -24,7 +24,7 @@ features has a share of the squared norm, split evenly among those that are not 
 and released counts: post-processing. A row with a number that is none stays a null record: all its features are NaN,
 which whoever reads rows makes zero.
 
-*Numeric labels*: the map has in addition the range that they are clipped to (:func:`clipping_range`).
+*Numeric labels*: the map has in addition the range that they are clipped to (:mod:`dpalgos.features.label_range`).
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ import numpy as np
 import scipy
 
 from dpalgos.columns import Column, bins_of, numbers_of, value_of
+from dpalgos.features.label_range import label_range_of_counts
 from dpalgos.features.public_map import RowFeatures
 from dpalgos.histograms import ColumnCounts
 from dpalgos.models import released_kind
@@ -54,15 +55,6 @@ CONSTANT = 0.1
 # Between these quantiles lie 3.29 deviations of a normal distribution; less than a half per cent of the range is none.
 _MIDDLE, _OUTER, _DEVIATIONS, _NARROWEST = 0.5, (0.05, 0.95), 3.29, 0.005
 _RANKS = 1e-6
-# Tails that may be clipped off a numeric label, and the share of its variance that may be lost.
-_TAILS, LABEL_LOSS, _FEWEST_BINS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05), 0.03, 8
-# A declared range is loose where the middle nine tenths of the labels lie within so much of it; its tails hold nothing
-# below so many deviations: the more, the fewer labels they are.
-LOOSE, _BY_NOISE, _FEW = 0.1, (1.5, 3.0), 0.02
-# The middle of the labels is looked at where two deviations of a running sum are between the second and the third share
-# of them: between ranks of the first or of these deviations. Beyond, labels are taken to be normal, up to the tail. A
-# range five times as wide is far too wide. Noise alone is what is counted outside, up to so many of its deviations.
-_QUARTER, _HIDDEN, _MOST_HIDDEN, _TAIL, _FAR_TOO_WIDE, _OUTSIDE, _OF_A_SPIKE = 0.25, 0.05, 0.3, 0.001, 0.2, 2.0, 2
 # Rows that are mapped at a time: their functions stay in a core's cache, or nearly.
 _ROWS, _ENTRIES = 4096, 2**17
 
@@ -124,7 +116,7 @@ class ColumnFunctions(RowFeatures):
     label_range : array (2,) or (0,)
         Range that a numeric label is clipped to; empty where labels are classes.
     label_spread : array (3,) or (0,)
-        Of a numeric label that is counted, the numbers of a :class:`~dpalgos.models.Spread` (:func:`label_spread`).
+        Of a numeric label that is counted, the numbers of a :class:`~dpalgos.models.Spread`, by the same module.
     """
 
     columns: Ints
@@ -362,148 +354,6 @@ def functions_of(shares: Floats) -> Floats:
     return tables
 
 
-def clipping_range(counts: ColumnCounts) -> tuple[float, float]:
-    """Return the range that a numeric label is clipped to, and scaled by: of the declared one, what holds most labels.
-
-    The narrowest pair of quantiles, at ranks t and 1 − t, between which the label's variance by the released masses
-    loses at most 3 % when labels are clipped there: t from a public list, no less than one deviation of a count as a
-    share of the rows, and eight bins apart at least. The declared range where there is none, or nothing is known.
-
-    Where the middle nine tenths of the labels lie within a tenth of the declared range, that is far too wide, and what
-    noise alone puts into its tails would outweigh all labels: there a tail of less than one and a half deviations of
-    its running sum, or of up to three where these are 2 % of the labels at most, holds none. (On held-out rows, the
-    range made 25 times as wide, R² at ε = 1 is 0.44 for −6.8 on cpu_act and 0.45 on house_16H; on wind, with fewer
-    rows, it is below 0 all the same. Where ranges are not loose, labels of real tails would be lost: 0.64 for 0.85 on
-    cpu_act.)
-
-    Where noise hides more than that, as 5 % of the labels are less than two deviations of a running sum, the middle of
-    the distribution is looked at: between the quantiles at t and 1 − t, t = 1/4, or two deviations if these are more,
-    of at most 0.3. The range is where normal labels with these quantiles have all but one in a thousand of each tail,
-    or twice, four times, … as much about the same middle, the first of these outside which noise alone can be what is
-    counted, of at most a fifth of the declared range. Otherwise it stays as it is declared: where that is less than
-    five times too wide, where a quarter of the labels or more lie at one of its ends, as of claims that are mostly
-    zero, or where a share that noise does not hide lies apart. (Labels 5 ± 1 of 2,000 rows in a range of 0 to 200, ε =
-    0.5: R² is 0.7, and −180 in the declared range.)
-
-    Parameters
-    ----------
-    counts : ColumnCounts
-        Of a numeric label, the last line.
-
-    Raises
-    ------
-    ParameterError
-        If the counts have no numeric label.
-    """
-    if counts.layout.label_range is None:
-        raise ParameterError("these counts have no numeric label; labels of classes have no range")
-    low, high = counts.layout.label_range
-    edges, below, (first_held, last_held) = _label_shares(counts)
-    width = (high - low) / counts.bins
-    if (hidden := _range_of_middle(counts, edges)) is not None:
-        return hidden
-    middles, masses = edges[:-1] + width / 2.0, np.diff(below)
-    variance = float(masses @ (middles - masses @ middles) ** 2)
-    least = counts.deviation / max(counts.rows, 1)
-    best = float(edges[first_held]), float(edges[last_held + 1])
-    for tail in (one for one in _TAILS if one >= least):
-        first, last = _between(below, tail)
-        ends = float(edges[first]), float(edges[last + 1])
-        lost = float(masses @ (middles - np.clip(middles, *ends)) ** 2)
-        if lost <= LABEL_LOSS * variance and last + 1 - first > _FEWEST_BINS:
-            best = ends
-    return best if best[1] - best[0] > _FEWEST_BINS * width else (low, high)
-
-
-def _range_of_middle(counts: ColumnCounts, edges: Floats) -> tuple[float, float] | None:
-    """Return where labels lie by the middle of their distribution, where noise hides the tails and it is narrow."""
-    rows, covariance = max(counts.rows, 1), counts.covariance
-    hidden = 2.0 * float(np.sqrt(np.diagonal(covariance).max())) / rows
-    rank = max(hidden, _QUARTER)
-    if not _HIDDEN < hidden <= _MOST_HIDDEN:
-        return None
-    first, last = _between(counts.shares_below()[-1], rank)
-    if first < _OF_A_SPIKE or last >= counts.bins - _OF_A_SPIKE:
-        # Most claims are zero, and the others lie anywhere.
-        return None
-    normal = float(scipy.special.ndtri(_TAIL) / scipy.special.ndtri(rank))
-    reach, middle = max(normal * (last + 1 - first), _FEWEST_BINS) / 2.0, (first + last + 1) / 2.0
-    sums, covariance = np.concatenate([[0.0], counts.sums[-1]]), np.pad(covariance, ((1, 0), (1, 0)))
-    while 2.0 * reach <= _FAR_TOO_WIDE * counts.bins:
-        low, high = max(math.floor(middle - reach), 0), min(math.ceil(middle + reach), counts.bins)
-        # The rows outside: all less what is up to the upper edge, and not up to the lower one.
-        outside = rows - (sums[high] - sums[low])
-        variance = covariance[high, high] + covariance[low, low] - 2.0 * covariance[high, low]
-        if outside <= _OUTSIDE * math.sqrt(max(variance, 0.0)):
-            return float(edges[low]), float(edges[high])
-        reach *= 2.0
-    return None
-
-
-def _label_shares(counts: ColumnCounts, loose: float = LOOSE) -> tuple[Floats, Floats, tuple[int, int]]:
-    """Return the edges of a numeric label's bins, shares of labels below each, and the first and last bin that is held.
-
-    Where the declared range is far too wide, without what noise alone puts into its tails.
-    """
-    low, high = counts.layout.label_range or (0.0, 1.0)
-    below, bins = counts.shares_below()[-1], counts.bins
-    edges = np.asarray(low + np.arange(bins + 1) * ((high - low) / bins), dtype=np.float64)
-    first, last = _between(below, 0.05)
-    held = 0, bins - 1
-    if last + 1 - first < loose * bins:
-        below = _without_noise(below, np.sqrt(np.diagonal(counts.covariance)) / max(counts.rows, 1))
-        held = _between(below, 0.0)
-    return edges, below, held
-
-
-# Finer ones tell B and the centre to within an eighth of B.
-_FEWEST_BINS_OF_SPREAD = 8
-
-
-def label_spread(counts: ColumnCounts) -> Floats:
-    """Return how far a numeric label lies from its centre by released counts, (3,): a :class:`~dpalgos.models.Spread`.
-
-    B is the 95 % quantile less the 5 % quantile, interpolated within bins, of counts whose tails hold nothing that
-    noise of their sums could be. (On wind and cpu_act at ε = 1 that is 0.5 to 0.9 of the exact one. With what noise
-    puts into tails it is 1.0 to 1.5 of it, and up to 12 times where the declared range is ten times as wide.) The
-    centre is the middle of the bin from which Σ min(|label − c|, B)² is least. All three are zero where B is less than
-    eight bins: then the counts do not tell.
-
-    Parameters
-    ----------
-    counts : ColumnCounts
-        Of a numeric label, the last line.
-    """
-    # Whatever the range: tails that noise alone makes would put B at its ends.
-    edges, below, _ = _label_shares(counts, 2.0)
-    low, high = (float(np.interp(rank, below, edges)) for rank in (0.05, 0.95))
-    spread, step = high - low, float(edges[1] - edges[0])
-    if spread < _FEWEST_BINS_OF_SPREAD * step:
-        return np.zeros(3)
-    middles, masses = edges[:-1] + step / 2.0, np.diff(below)
-    losses = np.minimum(np.square(middles[:, None] - middles[None, :]), spread**2) @ masses
-    best = int(losses.argmin())
-    return np.array([middles[best], spread, losses[best] / spread**2])
-
-
-def _between(below: Floats, tail: float) -> tuple[int, int]:
-    """Return the first and the last bin between two ranks, of shares below each edge."""
-    first = int(np.searchsorted(below[1:], tail, side="right" if tail == 0.0 else "left"))
-    last = int(np.searchsorted(below[1:], 1.0 - tail))
-    return min(first, len(below) - 2), min(last, len(below) - 2)
-
-
-def _without_noise(below: Floats, deviations: Floats) -> Floats:
-    """Return shares below each edge whose tails hold nothing that noise of their sums could be."""
-    # Three deviations where these are few labels: the largest of a thousand sums' noise is about that.
-    times = float(np.clip(_FEW / max(deviations[-1], 1e-12), *_BY_NOISE))
-    noise = times * np.concatenate([[0.0], deviations])
-    lower, upper = np.maximum(below - noise, 0.0), np.minimum(below + noise, 1.0)
-    held = np.where(below <= 0.5, lower, upper)
-    held[-1] = 1.0
-    return np.asarray(np.maximum.accumulate(held))
-
-
 def column_functions(
     columns: Sequence[Column], level: str, counts: ColumnCounts | None = None, label_range: Sequence[float] = ()
 ) -> ColumnFunctions:
@@ -541,8 +391,8 @@ def column_functions(
         tables = functions_of(counts.shares_below()[: len(numbers)])
         others = counts.rare()
         if counts.layout.label_range is not None:
-            label_range = clipping_range(counts)
-            spread = label_spread(counts)
+            found = label_range_of_counts(counts)
+            label_range, spread = found.ends, found.spread
     described = [
         (one.at, -1 if one.values is None else one.values, -1 if one.missing is None else one.missing)
         for one in (*numbers, *categories)

@@ -5,7 +5,7 @@ from typing import cast
 
 from dpalgos.columns import Column
 from dpalgos.evaluators.column_histograms import ColumnHistograms
-from dpalgos.features.column_functions import clipping_range
+from dpalgos.features.label_range import label_range_of_counts
 from dpalgos.guarantees import Neighbours
 from dpalgos.histograms import ColumnCounts, combined
 from dpalgos.parameters import ParameterError
@@ -134,7 +134,7 @@ def released_range(counted: Sequence[PlannedRelease]) -> tuple[float, float] | N
     for one in counted:
         values = store.read(one.key)[1]["values"]
         decoded.append(ColumnCounts.of_release(values, cast(ColumnHistograms, one.build()), one.setting))
-    return clipping_range(combined(decoded))
+    return label_range_of_counts(combined(decoded)).ends
 
 
 def _paid(account: str, version: str, evaluator: str, *, alone: bool) -> Iterator[PlannedRelease]:

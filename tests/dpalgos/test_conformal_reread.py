@@ -8,7 +8,8 @@ from scipy.special import ndtr
 from scipy.stats import binom
 
 from dpalgos.conformal import CONFIDENCE, SIMULATED, HeldOut, margins
-from dpalgos.features.column_functions import clipping_range, column_functions
+from dpalgos.features.column_functions import column_functions
+from dpalgos.features.label_range import label_range_of_counts
 from dpalgos.rows import Floats
 from tests.dpalgos.test_column_functions import COLUMNS, counts_of, rows_of
 
@@ -32,7 +33,7 @@ def coverage_of(run: int, needed: float, *, reread: bool) -> float:
     counted = slice(None) if reread else train
     counts = counts_of(rows[counted], 8.0, run=run, labels=labels[counted])
     functions = column_functions(COLUMNS, "products", counts)
-    low, high = clipping_range(counts)
+    low, high = label_range_of_counts(counts).ends
     seen = [functions.transform(of) for of in (rows[train], rows[held], fresh)]
     square = seen[0].T @ seen[0] + 0.01 * np.eye(seen[0].shape[1])
     weights = np.linalg.solve(square, seen[0].T @ np.clip(labels[train], low, high))
