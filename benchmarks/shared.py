@@ -135,10 +135,14 @@ def keep_table(path: Path, seeds: str) -> None:
 
 def keep(path: Path, found: Mapping[str, Any], seeds: str) -> None:
     """Write a table's columns and rows, or its cells, and what made them; the last list has a line for each."""
-    # Where it is written is not what made it.
-    asked = [word for before, word in pairwise(["", *sys.argv[1:]]) if "--output" not in (before, word)]
+    # Where it is written, and what it keeps between runs, is not what made it.
+    places = ("--output", "--keep")
+    asked = [word for before, word in pairwise(["", *sys.argv[1:]]) if before not in places and word not in places]
+    command = " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *asked])
+    # Cells of earlier runs stay in the file, and so does what made them.
+    earlier = json.loads(path.read_text("utf-8")).get("command", "") if "cells" in found and path.exists() else ""
     said = {
-        "command": " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *asked]),
+        "command": "; ".join(dict.fromkeys([*filter(None, earlier.split("; ")), command])),
         "made": made(),
         "machine": f"{os.cpu_count()} cores, {processor()}",
         "seeds": seeds,

@@ -2,19 +2,21 @@
 
     UNITBALL_DATA=/path/to/data python benchmarks/unequal_classes.py [--sets mnist,usps,letter,krkopt] [--equal]
         [--epsilons 0.1,0.3,1,3] [--seeds 3] [--trainers class-means,discriminant-gd] [--version after]
-        [--held-out] [--keep FOLDER] [--output FILE.json]
+        [--class-weights none,balanced] [--held-out] [--keep FOLDER] [--output FILE.json]
 
 Classes are put into a random order by a public seed, and of the c-th one every c-th row is kept, of training and test
 rows alike; krkopt is as it is. Images pass through the recommended map, with as many directions as its rule takes at
 that budget; rows of tables are brought to norm 1. One curator, replace-one, delta 1e-6, the whole budget. Cells that
 the output file holds are not computed again; ``--version`` says in them which code computed them. ``--equal`` thins no
 class. ``--held-out`` measures on a fifth of the training rows: what constants are chosen on. ``--keep`` keeps the
-features of images between runs.
+features of images between runs. The trainer ``recommended`` is that of the recommended system, after its centring for
+tables; ``--class-weights`` is for it: class means take all classes alike.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -42,6 +44,7 @@ from dpalgos.systems.system import PublicFacts
 DELTA, SEED = 1e-6, 63
 IMAGES = {"mnist": 28, "usps": 16, "digits": 8}
 SETS = ("mnist", "usps", "letter", "krkopt")
+_WEIGHED = ("discriminant-gd", "noisy-gd")
 _RESULTS = Path(__file__).parent / "results" / "unequal-classes.json"
 
 Floats = NDArray[np.float64]
@@ -57,6 +60,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--trainers", default="class-means,discriminant-gd")
     parser.add_argument("--version", default="after")
+    parser.add_argument("--class-weights", default="none")
     parser.add_argument("--held-out", action="store_true")
     parser.add_argument("--keep", type=Path)
     parser.add_argument("--output", type=Path, default=_RESULTS)
@@ -66,20 +70,30 @@ def main() -> None:
         rows = Seen(name, equal=given.equal, held_out=given.held_out, folder=given.keep)
         for epsilon in map(float, given.epsilons.split(",")):
             train, test = rows.at(epsilon)
-            for trainer in given.trainers.split(","):
+            for trainer, weight in itertools.product(given.trainers.split(","), given.class_weights.split(",")):
                 for seed in range(given.seeds):
                     cell = {
                         "set": name, "equal": given.equal, "epsilon": epsilon, "trainer": trainer, "seed": seed,
                         "version": given.version,
                     }  # fmt: skip
-                    if any(cell.items() <= one.items() for one in found):
+                    cell |= {} if weight == "none" else {"class_weight": weight}
+                    if any(_alike(cell, one) for one in found):
                         continue
-                    model = trained(trainer, train, rows.classes, epsilon, seed)
-                    found.append({**cell, **measures(model.predict(test[0]), test[1])})
+                    if trainer == "recommended":
+                        predicted, by = rows.recommended(train, test[0], epsilon, seed, weight)
+                        cell |= {"by": by}
+                    else:
+                        predicted = trained(trainer, train, rows.classes, epsilon, seed).predict(test[0])
+                    found.append({**cell, **measures(predicted, test[1])})
                     keep(given.output, {"cells": found}, f"{given.seeds} seeds")
-                said = [one for one in found if {**cell, "seed": one["seed"]}.items() <= one.items()]
+                said = [one for one in found if _alike({**cell, "seed": one["seed"]}, one)]
                 means = {key: np.mean([one[key] for one in said]).round(4) for key in ("accuracy", "balanced")}
-                print(f"{name:<8}{epsilon:<6g}{trainer:<18}k={train[0].shape[1]:<5}{means}", flush=True)
+                print(f"{name:<8}{epsilon:<6g}{trainer:<18}{weight:<9}k={train[0].shape[1]:<5}{means}", flush=True)
+
+
+def _alike(cell: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Return whether two cells are of one run."""
+    return all(other.get(name) == cell.get(name) for name in (*cell, "class_weight") if name != "by")
 
 
 def trained(trainer: str, train: Rows, classes: int, epsilon: float, seed: int) -> Any:
@@ -145,7 +159,7 @@ class Seen:
 
     def _mapped(self, parts: Sequence[Rows]) -> Sequence[Rows]:
         """Return images' features in all directions of the map, in its order, of any norm."""
-        spec = recommend(self._facts(parts[0], 1000.0)).arrangement.projection
+        spec = recommend(self._facts(len(parts[0][1]), 1000.0)).arrangement.projection
         assert spec is not None
         setting = Setting(sizes=(), dimension=IMAGES[self.name] ** 2, classes=10)
         made: Any = spec.build().fit((), setting, KeyedNoise(public_secret(0), "public map"))
@@ -157,18 +171,51 @@ class Seen:
 
         return tuple((turned(rows), labels) for rows, labels in parts)
 
-    def _facts(self, train: Rows, epsilon: float) -> PublicFacts:
-        shape = (IMAGES[self.name],) * 2
+    def _facts(self, rows: int, epsilon: float) -> PublicFacts:
+        shape = (IMAGES[self.name],) * 2 if self.name in IMAGES else None
         return PublicFacts(
-            sizes=(len(train[1]),), dimension=shape[0] ** 2, classes=10, epsilon=epsilon, delta=DELTA,
-            neighbours=Neighbours.REPLACE_ONE, trust=Trust.CENTRAL, image_shape=shape,
+            sizes=(rows,), dimension=self.train[0].shape[1] if shape is None else shape[0] ** 2,
+            classes=10 if shape else self.classes, epsilon=epsilon, delta=DELTA, neighbours=Neighbours.REPLACE_ONE,
+            trust=Trust.CENTRAL, image_shape=shape,
         )  # fmt: skip
+
+    def recommended(
+        self, train: Rows, test: Floats, epsilon: float, seed: int, weight: str
+    ) -> tuple[NDArray[np.int64], str]:
+        """Return what the recommended system predicts of test rows at a budget, and its trainer.
+
+        Class means take all classes alike, and have no weights.
+        """
+        arrangement = recommend(self._facts(len(train[1]), epsilon)).arrangement
+        rows, shares = [train[0], test], {"projections": arrangement.projection_share}
+        shares["trainers"] = 1.0 - shares["projections"] if arrangement.projection is not None else 1.0
+        specs = [arrangement.trainer]
+        if self.name in IMAGES:
+            # The map is public, and these rows are seen through it.
+            shares["trainers"] = 1.0
+        elif arrangement.projection is not None:
+            specs = [arrangement.projection, arrangement.trainer]
+        seen: list[Any] = []
+        for spec in specs:
+            mu = mu_from_epsilon_delta(epsilon, DELTA) * shares[spec.kind] ** 0.5
+            given = {"class_weight": weight} if weight != "none" and spec.name in _WEIGHED else {}
+            algorithm = spec.with_parameters(budget=GaussianMu(mu), **given).build().informed(seen)
+            setting = Setting(
+                sizes=(len(train[1]),), dimension=rows[0].shape[1], classes=self.classes, trust=Trust.CENTRAL
+            )
+            made: Any = fit(
+                algorithm, [ArrayRows(rows[0], train[1])], setting, KeyedNoise(public_secret(seed), spec.name)
+            )
+            seen.append(made)
+            if spec is not arrangement.trainer:
+                rows = [made.apply(part) for part in rows]
+        return seen[-1].predict(rows[1]), arrangement.trainer.name
 
     def at(self, epsilon: float) -> Sequence[Rows]:
         """Return training and test rows as they are seen at a budget: images' in the directions that its rule takes."""
         if self.name not in IMAGES:
             return self.train, self.test
-        spec = recommend(self._facts(self.train, epsilon)).arrangement.projection
+        spec = recommend(self._facts(len(self.train[1]), epsilon)).arrangement.projection
         assert spec is not None
         first = slice(0, int(cast(int, spec.parameters["components"])))
         return tuple(
