@@ -107,7 +107,26 @@ def compute(given: argparse.Namespace, systems: Sequence[str]) -> None:
                 continue
             for cell in measured(system, table, missing, given):
                 found.append(cell)
-                keep(given.output, {"cells": found}, f"{given.seeds} seeds per cell")
+                keep(given.output, {"cells": found}, seeds_of(found))
+
+
+def seeds_of(cells: Sequence[Cell]) -> str:
+    """Return over how many seeds the cells of a file are, and which systems of which sets have fewer."""
+    seeds: dict[tuple[str, str], set[int]] = {}
+    for cell in cells:
+        seeds.setdefault((cell["set"], cell["system"]), set()).add(cell["seed"])
+    most = max(map(len, seeds.values()))
+    fewer: dict[int, list[str]] = {}
+    for name in dict.fromkeys(name for name, _ in seeds):
+        own = {system: len(several) for (of, system), several in seeds.items() if of == name}
+        if len(set(own.values())) == 1:
+            fewer.setdefault(min(own.values()), []).append(name)
+        else:
+            for system, several in own.items():
+                fewer.setdefault(several, []).append(f"{system} on {name}")
+    fewer.pop(most, None)
+    said = [f"{most} seeds per cell", *(f"{several} for {', '.join(which)}" for several, which in fewer.items())]
+    return "; ".join(said)
 
 
 def _key(cell: Cell) -> tuple[Any, ...]:
