@@ -104,8 +104,10 @@ def test_scores_of_two_components_are_counted_in_the_same_plan(clinic: pd.DataFr
     asked: dict[str, Any] = {"epsilon": 6.0, "components": 2, "score_counts": True}
     found = unitball.reduce("clinic", **asked)
     assert unitball.reduce("clinic", **asked).attrs["paid"]
-    (charge,) = unitball.budget("clinic").charges
-    plan, attrs = plan_reduction(ReductionRequest(dataset="clinic", **asked)), found.attrs
+    charge: Any = unitball.budget("clinic").charges[0]
+    assert len(unitball.budget("clinic").charges) == 1
+    plan: Any = plan_reduction(ReductionRequest(dataset="clinic", **asked))
+    attrs = found.attrs
     moments, scores = (stored_release(one) for one in plan.releases)
     assert moments is not None
     assert scores is not None
@@ -113,17 +115,17 @@ def test_scores_of_two_components_are_counted_in_the_same_plan(clinic: pd.DataFr
     assert charge.mu == pytest.approx(np.hypot(*(one.budget.mu for one in plan.releases)), rel=1e-9)
     # A mutant that does not take the counts' share from the moments spends more than was asked for.
     assert compose((GaussianMu(charge.mu),)).epsilon(attrs["delta"]) == pytest.approx(6.0, rel=1e-6)
-    assert plan.scores is not None
     assert plan.scores.build().sensitivity(plan.scores.setting) == pytest.approx(np.sqrt(2.0), rel=1e-12)
-    decoded = moments_in(plan.moments, read_release(moments))
-    encoder = encoder_of(declared_table(current_layout(), plan.dataset))
+    released: Any = read_release(moments)
+    decoded = moments_in(plan.moments, released)
+    encoder: Any = encoder_of(declared_table(current_layout(), plan.dataset))
     geometry = geometry_of(plan.dataset)
     rows = encoder.transform(clinic.drop(columns="ill"))[:, geometry["varies"]]
     about = rows - np.array(geometry["origin"])[geometry["varies"]] - decoded.mean
     along = about @ principal_components(decoded, 2).directions
     counts, edges = np.array(attrs["scores"]["counts"]), attrs["scores"]["edges"]
     inside = [np.clip(one, ends[0], ends[-1]) for one, ends in zip(along.T, edges, strict=True)]
-    exact = np.histogram2d(*inside, bins=edges)[0]
+    exact = np.histogram2d(inside[0], inside[1], bins=list(map(np.asarray, edges)))[0]
     noise, deviation = counts - exact, attrs["scores"]["deviation"]
     assert deviation == pytest.approx(np.sqrt(2.0) / plan.scores.budget.mu, rel=0.01)
     # Six deviations, and a row whose float32 is at an edge.
@@ -134,7 +136,7 @@ def test_scores_of_two_components_are_counted_in_the_same_plan(clinic: pd.DataFr
     with tracking_client(current_root()) as client:
         files = {one.path for one in client.list_artifacts(attrs["run"])}
     assert files >= {reductions.SCREE, reductions.LOADINGS, reductions.SCORES}
-    trained = unitball.train("clinic", basis=attrs["basis"], dimension=2, epsilon=1.0, parties=1).result
+    trained: Any = unitball.train("clinic", basis=attrs["basis"], dimension=2, epsilon=1.0, parties=1).result
     # What a model rests on is the moments, and no count of scores.
     own = trained.mu_spent**2 - plan.moments.budget.mu**2
     assert compose((GaussianMu(float(np.sqrt(own))),)).epsilon(trained.delta_spent) == pytest.approx(1.0, abs=0.02)
