@@ -321,7 +321,7 @@ def test_turned_scores_have_the_rates_of_the_other_class_at_the_mirrored_thresho
         np.testing.assert_allclose(own[name].hits, other[mirrored].hits[::-1], atol=1e-6)
         np.testing.assert_allclose(own[name].misses, other[mirrored].misses[::-1], atol=1e-6)
     np.testing.assert_allclose(own["predicted"].hits, other["predicted"].misses[::-1], atol=1e-6)
-    np.testing.assert_allclose(own["recall"].noise[2], other["other_recall"].noise[2][::-1], atol=1e-6)
+    np.testing.assert_allclose(own["recall"].noise[2], np.flip(np.asarray(other["other_recall"].noise[2])), atol=1e-6)
 
 
 @pytest.mark.nightly
