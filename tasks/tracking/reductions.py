@@ -6,7 +6,7 @@ import csv
 import io
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, cast
@@ -390,8 +390,8 @@ def draw_components(read: _Read) -> bytes:
     kept = min(made.dimension, _MOST_PICTURES)
     widths = [1.0, 1.2] if scores is None else [1.0, 1.2, 1.1]
     with styled_figure(4.6 * sum(widths), 4.4) as figure:
-        panes = np.ravel(figure.subfigures(1, len(widths), width_ratios=widths)).tolist()
-        left, right, *others = cast("list[SubFigure]", panes)
+        panes = cast("Iterable[SubFigure]", figure.subfigures(1, len(widths), width_ratios=widths))
+        left, right, *others = panes
         _draw_scree(left.subplots(), found)
         if scores is not None:
             _draw_scores(others[0].subplots(), scores, "rows" if plan.dataset.person is None else "people")
