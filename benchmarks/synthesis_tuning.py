@@ -1,7 +1,7 @@
 """Tuning on synthetic rows against paid tuning and defaults: accuracy on test rows that no run has read.
 
     UNITBALL_DATA=/path/to/data python benchmarks/synthesis_tuning.py [--sets nursery,…] [--epsilon 1] [--seeds 2]
-        [--output FILE.json] [--table]
+        [--rows N] [--output FILE.json] [--table]
 
 Each cell (set, system, seed) is computed once and kept in the output file. Private rows under one curator, replace-one,
 delta 10⁻⁶; a seed is a repetition with fresh noise. The candidates are steps of 4, 1 and 12 of ``noisy-gd``.
@@ -45,6 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--sets", default=",".join(SETS))
     parser.add_argument("--epsilon", type=float, default=1.0)
     parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--rows", type=int, help="the first rows of each set alone: to see that it runs")
     parser.add_argument("--output", type=Path, default=_RESULTS)
     parser.add_argument("--table", action="store_true", help="print what the file holds")
     given = parser.parse_args(arguments)
@@ -68,7 +69,8 @@ def compute(name: str, given: argparse.Namespace) -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         os.environ["UNITBALL_ROOT"], os.environ["UNITBALL_LEDGER_MARK"] = f"{folder}/root", f"{folder}/marks"
-        runs = Runs(load(name), name, given.epsilon)
+        table = load(name)
+        runs = Runs(table.first(given.rows) if given.rows else table, name, given.epsilon)
         for cell in missing:
             found.append({**cell, **runs.measured(cell)})
             keep(given.output, {"cells": found}, f"mean of {given.seeds} seeds")

@@ -56,6 +56,7 @@ SMALLEST = {
     "shrinkage": ["--sets digits --epsilons 1 --seeds 1 --output shrinkage.json"],
     "small_sets": ["--seeds 1 --epsilons 1 --sets heart_scale"],
     "synthesis": ["--sets banana --rows 300 --epsilons 1 --seeds 1 --output synthesis.json"],
+    "synthesis_tuning": ["--sets banana --rows 300 --seeds 1 --output tuning.json"],
     "synthetic_cifar10": ["images"],
     "table_sets": [""],
     "tables": ["--sets banana --rows 300 --epsilons 1 --seeds 1 --output tables.json"],
