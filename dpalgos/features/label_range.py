@@ -178,7 +178,7 @@ def _posterior(counts: ColumnCounts) -> _Posterior | None:
     if weights[at_an_end].sum() > 0.5:
         return None
     kept = weights > _LEAST_WEIGHT * weights.max()
-    left = weights[kept] / weights[kept].sum()
+    left: Floats = weights[kept] / weights[kept].sum()
     return _Posterior(middles[kept], deviations[kept], left, below[int(weights.argmax())], precision)
 
 

@@ -180,8 +180,14 @@ class OfTree(OfColumnCounts[Made], Generic[Made]):
 
     def coarse(self, weights: Sequence[Ints]) -> list[Ints]:
         """Return the group of each place of each column in the tables of pairs."""
-        common = {"columns": self.columns, "dimension": self.dimension, "rows": self.rows, "releases": self.releases}
-        return PairGroups(**common, parts=self.pair_parts).groups(weights)
+        made = PairGroups(
+            columns=self.columns,
+            dimension=self.dimension,
+            rows=self.rows,
+            releases=self.releases,
+            parts=self.pair_parts,
+        )
+        return made.groups(weights)
 
     def _counted(self, coarse: Sequence[Ints], numbers: Floats) -> Iterator[tuple[tuple[int, int], Floats]]:
         """Yield each pair and its table, (K, A, B), of the groups that its columns have."""
@@ -300,7 +306,8 @@ def _blocks(groups: Ints, coarse: Ints, counts: Floats, variance: float) -> Bloc
     of_groups, of_coarse = joined(groups, coarse)
     several = int(of_groups.max()) + 1
     together = [added(counts[:, of_coarse == block]) for block in range(several)]
-    return Blocks(of_groups, np.stack(together, axis=1), np.bincount(of_coarse, minlength=several) * variance)
+    variances: Floats = np.bincount(of_coarse, minlength=several) * variance
+    return Blocks(of_groups, np.stack(together, axis=1), variances)
 
 
 def _bar_deviation(counts: ColumnCounts) -> float:

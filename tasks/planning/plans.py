@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import cast
 
 from pydantic import SerializeAsAny, SerializerFunctionWrapHandler, model_serializer
 
@@ -775,7 +775,7 @@ class Draft:
         By group are those of two classes: of more there is no threshold whose rates groups would have.
         """
         # Most rows of a rare class's table share a bin at scale 1.
-        parameters: dict[str, Any] = {"scale": 2.0}
+        parameters: dict[str, object] = {"scale": 2.0}
         if not groups or self._classes > 2:
             return AlgorithmSpec("evaluators", "score-distribution", parameters), ()
         count = len(cast(ColumnGroups, groups[0].build()).names)
@@ -784,7 +784,7 @@ class Draft:
             tuple(one.key for one in groups),
         )
 
-    def _counted_by(self, groups: int) -> dict[str, Any]:
+    def _counted_by(self, groups: int) -> dict[str, object]:
         """Return the parameters of what counts groups, of all rows too where these were not counted before."""
         return {"groups": groups, **({"alone": True} if self.earlier else {})}
 

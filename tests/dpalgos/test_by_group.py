@@ -336,8 +336,8 @@ def shown_rates(hits: int, misses: int, sigma: float, runs: int, classes: int = 
     kept = found[0] + found[1] >= SHOWN_FROM * math.sqrt(classes) * sigma
     of, others = (one[kept] for one in found)
     drawn = margins.drawn_rates(random, of - noise((1000, len(of)), 1), others - noise((1000, len(of)), classes - 1))
-    noise = (parts[0] * sigma**2, parts[1] * sigma**2, 0.0)
-    return Rates(hits=of, misses=others, drawn=drawn, noise=noise), kept
+    variances = (parts[0] * sigma**2, parts[1] * sigma**2, 0.0)
+    return Rates(hits=of, misses=others, drawn=drawn, noise=variances), kept
 
 
 @pytest.mark.parametrize(("hits", "misses"), [(0, 60), (60, 0), (1, 59), (30, 30), (0, 45)])

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
+from dpalgos.algorithms import OneSum
 from dpalgos.models import Statistic
 from flows.federated_training import chain_inline
 from tasks.exports.archive import export_run
@@ -28,13 +29,13 @@ AT_AIM = ("aim_recall", "aim_other_recall", "aim_precision", "aim_predicted")
 
 
 def names_of(config: dict[str, Any]) -> list[str]:
-    return [one.name for one in planned(configured(**config)).plan.evaluations]
+    return [one.name for one in whole(planned(configured(**config))).plan.evaluations]
 
 
 def test_groups_and_scores_are_charged_as_those_of_all_rows_are(root: Path, tmp_path: Path) -> None:
     """One plan of two releases with the losses that a run without groups has, each charged once; nothing by an aim."""
     bring_in(tmp_path / "input", 800, held_out=900)
-    plain, by_group = (planned(configured(**AIM, by=by)).plan for by in (None, "sex"))
+    plain, by_group = (whole(planned(configured(**AIM, by=by))).plan for by in (None, "sex"))
     assert [one.name for one in by_group.evaluations] == ["column-groups", "confusion-by-group", "scores-by-group"]
     assert [one.budget for one in by_group.evaluations[1:]] == [one.budget for one in plain.evaluations]
     result = followed(by="sex", **AIM)
@@ -67,7 +68,8 @@ def test_the_rates_of_groups_follow_from_what_was_released_alone(root: Path, tmp
     assert less["aim_recall"] == pytest.approx(of.metrics["female"]["aim_recall"] - of.metrics["male"]["aim_recall"])
     (path,) = chained.models.values()
     counting = [one for one in chained.plan.evaluations if one.reads_rows]
-    nothing = {one.key: Statistic(values=np.zeros(one.build().sum_shape(one.setting))) for one in counting}
+    shapes = {one.key: cast(OneSum, one.build()).sum_shape(one.setting) for one in counting}
+    nothing = {key: Statistic(values=np.zeros(shape)) for key, shape in shapes.items()}
     keys = {"all": [one.key for one in path]}
     empty = measure_by_statistics(chained.plan, keys, nothing, chained.plan.identity.classes).by_group
     assert empty is not None
