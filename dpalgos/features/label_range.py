@@ -178,8 +178,8 @@ def _posterior(counts: ColumnCounts) -> _Posterior | None:
     if weights[at_an_end].sum() > 0.5:
         return None
     kept = weights > _LEAST_WEIGHT * weights.max()
-    left: Floats = weights[kept] / weights[kept].sum()
-    return _Posterior(middles[kept], deviations[kept], left, below[int(weights.argmax())], precision)
+    likely = np.asarray(below[int(weights.argmax())], dtype=np.float64)
+    return _Posterior(middles[kept], deviations[kept], weights[kept] / weights[kept].sum(), likely, precision)
 
 
 def _by_normal(counts: ColumnCounts) -> LabelRange | None:

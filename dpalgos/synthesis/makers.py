@@ -306,7 +306,7 @@ def _blocks(groups: Ints, coarse: Ints, counts: Floats, variance: float) -> Bloc
     of_groups, of_coarse = joined(groups, coarse)
     several = int(of_groups.max()) + 1
     together = [added(counts[:, of_coarse == block]) for block in range(several)]
-    variances: Floats = np.bincount(of_coarse, minlength=several) * variance
+    variances = np.bincount(of_coarse, minlength=several).astype(np.float64) * variance
     return Blocks(of_groups, np.stack(together, axis=1), variances)
 
 
