@@ -166,7 +166,7 @@ def _posterior(counts: ColumnCounts) -> _Posterior | None:
     beforehand = np.concatenate([np.full(len(places), -math.log(len(places))) for _, places in each])
     below = scipy.special.ndtr((np.arange(1, bins + 1) - middles[:, None]) / deviations[:, None])
     below[:, -1] = 1.0
-    precision = np.linalg.inv(counts.covariance)
+    precision = np.asarray(np.linalg.inv(counts.covariance), dtype=np.float64)
     weighed = below @ precision
     likelihood = rows * (weighed @ counts.sums[-1]) - rows**2 / 2.0 * np.einsum("ij,ij->i", weighed, below) + beforehand
     weights = np.exp(likelihood - likelihood.max())
