@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from scipy.special import ndtr
+import scipy
 
 from dpalgos.evaluators.scores_by_group import ScoresByGroup
 from dpalgos.group_margins import FEW_ROWS, GroupEstimates, Rates, RatesOfGroup
@@ -154,7 +154,9 @@ class GroupCurve:
     @cached_property
     def limits(self) -> dict[str, Floats]:
         """Of each rate the ends (T − 1, 2) of its margins, which hold at all thresholds at once."""
-        return {name: rates.limits(float(ndtr(-self.reaches[name]))) for name, rates in self.rates.items()}
+        return {
+            name: rates.limits(float(scipy.special.ndtr(-self.reaches[name]))) for name, rates in self.rates.items()
+        }
 
     def at(self, place: int) -> RatesOfGroup:
         """Return the rates at an inner edge, named ``aim_recall`` and so on; those of too few rows are not measured."""

@@ -75,8 +75,8 @@ from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.special import ndtr
 
 from dpalgos.evaluators.by_group import CountedByGroup
 from dpalgos.margins import LEVELS, PUBLIC_SEED, TWO_SIDED, Noise, drawn_cells, drawn_rates, of_sum
@@ -233,7 +233,7 @@ class Rates:
         excess = (1.0 - rate) * hits - rate * misses
         slope = ((1.0 - rate) * above - rate * below + (1.0 - 2.0 * rate) * shared) / variance
         cut = (self.room / np.where(slope > 0, slope, 1.0) - excess) / np.sqrt(variance)
-        allowed = level * np.where(slope > 0, ndtr(cut), 1.0)
+        allowed = level * np.where(slope > 0, scipy.special.ndtr(cut), 1.0)
         fits = np.arange(1, most + 1)[:, None] <= allowed * draws
         # The largest rate up to which all are refuted.
         count = np.where(fits.all(axis=0), most, fits.argmin(axis=0))

@@ -85,7 +85,7 @@ CANNOT_MEET: dict[Pair, tuple[str, str]] = {
         "tell of its rows",
     ),
     pair("nights", "tuning"): (
-        "`tune` is not for a `horizon`",
+        "`tune` and `tuned_on` are not for a `horizon`",
         "a candidate is chosen once, and a horizon's sums are released every night",
     ),
     pair("nights", "thresholds"): (

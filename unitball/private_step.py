@@ -49,8 +49,8 @@ class PrivateStep(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
     # What it is a clone of, kept by pickling; what it was cloned for.
     _family = ""
     _cloned = False
-    # Of scores along released components: where they lie by what is released.
-    _score_bounds: tuple[tuple[float, ...], tuple[float, ...]] | None = None
+    # Bounds of scores along released components, from the release. Without an annotation, which would make a parameter.
+    _score_bounds = cast("tuple[tuple[float, ...], tuple[float, ...]] | None", None)
     # What has to be declared of private rows without a schema, and how.
     _declares: ClassVar[tuple[str, ...]] = ("bounds",)
     _example: ClassVar[str] = "bounds=(low, high)"

@@ -59,6 +59,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 import scipy
@@ -87,7 +88,7 @@ _MIDDLES = np.linspace(0.02, 0.98, 15)
 # Finer ones tell B and the centre to within an eighth of B.
 _FEWEST_BINS_OF_SPREAD = 8
 # Between the 5 % and the 95 % quantile of a normal distribution, in deviations.
-_OF_NORMAL = 2.0 * float(scipy.special.ndtri(0.95))
+_OF_NORMAL = 2.0 * NormalDist().inv_cdf(0.95)
 
 
 @dataclass(frozen=True, slots=True)

@@ -236,7 +236,7 @@ def chain_config(name: str, epsilon: float, delta: float, neighbours: Neighbours
 def run_once(config: TrainingConfig, tables: Tables, chain: Chain) -> tuple[dict[str, Value], Proved]:
     """Ingest tables as private rows of a fresh root, run the chain, and return what is seen and proved."""
     with fresh_folder() as folder, isolated_root(folder / "root"):
-        ingest(request_of(tables, folder, config.neighbours))
+        ingest(request_of(tables, folder, config.neighbours, size=rows_of(str(config.algorithm))))
         before = dict(fields_of("--plan before the run", told_before(config)))
         finished = chain(config)
         if finished.result.proved is None:
@@ -250,6 +250,7 @@ def request_of(
     relation: Neighbours | None,
     types: Mapping[object, str] = {},  # read alone
     *,
+    size: int,
     head: Sequence[str] = (),
 ) -> IngestRequest:
     """Write tables and their schema to a folder, and return how they are ingested, as private rows.
@@ -262,6 +263,8 @@ def request_of(
         Of the account.
     types : mapping of column to str
         Declared types, with what they have. Default: a number in [−1, 1]; the label and people are known.
+    size : int
+        Public number that the cap's delta follows from: neighbours of people differ in how many rows there are.
     head : sequence of str
         Further lines of the schema.
     """
@@ -284,7 +287,7 @@ def request_of(
         schema_path=schema,
         visibility=Visibility.PRIVATE,
         epsilon_cap=_CAP,
-        delta_cap=0.5 / len(tables["train"]),
+        delta_cap=0.5 / size,
         on_violation=OnViolation.DROP,
         allow_idealised=True,
         relation=relation,

@@ -118,7 +118,7 @@ def synthesise_once(
         If what was drawn does not follow from what was released.
     """
     with fresh_folder() as folder, isolated_root(folder / "root"):
-        dataset = ingest(request_of(tables, folder, neighbours, _TYPES, head=_HEAD))
+        dataset = ingest(request_of(tables, folder, neighbours, _TYPES, size=_ROWS, head=_HEAD))
         request = SynthesisRequest(dataset=_DATASET, epsilon=epsilon, delta=delta)
         plan = plan_synthesis(request)
         if plan.pairs is None:

@@ -195,7 +195,7 @@ def _spent(dataset: DatasetRef, plan: RunPlan, result: RunResult, *, elsewhere: 
     cap = report["cap"]
     if cap is None:
         cost = rounded_up(result.proved.epsilon, 4)
-        return f"This run would cost ε = {cost:g}; the rows are public, and no budget is kept of them."
+        return f"This run would cost ε = {cost:g}; the rows are public and have no budget."
     size = report["group_size"]
     run = epsilon_of_person(plan, size, cap["delta"]) if cap["delta"] else math.inf
     person = f" a person of up to {size} rows" if size > 1 else ""

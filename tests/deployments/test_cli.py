@@ -391,7 +391,7 @@ def test_a_plan_says_where_rows_are_between_passes(streamed: float, people: bool
 def test_every_option_of_train_is_tested_or_named_elsewhere() -> None:
     """A new option must not go untested: this list is to be extended together with the tests."""
     fields = {*TrainingConfig.model_fields, *SecureSettings.model_fields} - {"parameters", "secure"}
-    tested = {"path", "format", "public", "root", "json", "param", "explain", "plan", "yes", "dask"} | fields
+    tested = {"path", "format", "public", "root", "json", "param", "explain", "plan", "yes", "dask", "on"} | fields
     (command,) = [one for one in app.registered_commands if one.callback is training.train]
     assert command.callback is not None
     assert set(command.callback.__annotations__) - {"return"} <= tested

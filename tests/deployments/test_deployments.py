@@ -44,7 +44,7 @@ def deployment(served: Served, name: str) -> dict[str, Any]:
         ("train", {"config": {"dataset": "iris", "epsilon": 1}}, "config"),
         ("synthesise", {"dataset": "clinic"}, "epsilon"),
         ("synthesise", {"dataset": "clinic", "epsilon": 1, "output": "/x.csv"}, "output"),
-        ("reduce", {"dataset": "clinic", "epsilon": 1, "components": 0}, "components"),
+        ("reduce", {"dataset": "iris", "epsilon": 1, "components": 0}, "components"),
         ("sweep", {"name": "two points", "set": {"dataset": "iris"}, "grid": {}}, "name"),
         ("reproduce", {"name": "no-such-figure"}, "no-such-figure"),
         ("audit", {"algorithm": "no-such"}, "no-such"),

@@ -404,7 +404,7 @@ def test_other_ways_to_hold_people_out_cost_more(mutant: str, monkeypatch: pytes
 
 def test_rows_of_people_say_whose_they_are() -> None:
     rows = dataclasses.replace(together(of_others(3)), places=None)
-    with pytest.raises(ParameterError, match=r"^tuned.*people"):
+    with pytest.raises(ParameterError, match=r"^tuned.*person"):
         parted(rows)
 
 

@@ -73,8 +73,8 @@ SHARES: dict[tuple[str, str], tuple[float, float]] = {
     # Its intercept is there by default.
     ("smo-output-perturbation", ""): (0.98, 0.80),
 }
-# Its rows of parameters describe columns of several features.
-OF_SEVERAL_COLUMNS = {"pair-counts"}
+# Their rows have several features: columns, or a group and a score.
+OF_SEVERAL_COLUMNS = {"pair-counts", "scores-by-group"}
 # Its farthest neighbour is a null record, which occurs under both relations.
 AS_FAR_FROM_NULL = {"laplace-error-sums"}
 MORE: list[tuple[str, dict[str, Any]]] = [

@@ -148,7 +148,7 @@ def test_an_older_state_is_refused_and_restored_at_its_price(
         with pytest.raises(StorageError, check=stating(bound="high-water mark", way_out="unitball ledger restore")):
             attempt()
     assert commands("doctor").code == 1
-    with pytest.raises(InputError, match="why"):
+    with pytest.raises(InputError, match="reason"):
         restore_ledger(" ", None, None)
     assert commands.succeeds("ledger", "restore", "--reason", "the disk was lost")["booked"] == ["clinic"]
     # Booked as plans of unknown shape: never less than what was spent, and not twice as much either.

@@ -161,7 +161,7 @@ class TestCaps:
 
     def test_who_and_why_are_needed(self, ledger: Ledger) -> None:
         for by, why in (("", "reason"), ("owner", " ")):
-            with pytest.raises(InputError, match=r"who.*why"):
+            with pytest.raises(InputError, match=r"author.*reason"):
                 ledger.raise_cap("clinic", Cap(4, 1e-5), by=by, why=why)
 
     def test_the_cap_in_force_again_is_not_recorded(self, ledger: Ledger) -> None:

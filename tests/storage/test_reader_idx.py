@@ -98,7 +98,7 @@ def _fewer(path: Path) -> None:
     [
         (_cut, "images-idx3-ubyte.*360.*355"),
         (_header_only, "truncated in"),
-        (_longer, "after the 360 bytes"),
+        (_longer, "longer than the 360 bytes"),
         (_empty, "0 bytes.*4"),
         (_magic, "IDX.*504b0803"),
         (_floats, "IDX.*0x0d"),

@@ -25,7 +25,7 @@ from unitball.wording import in_python
         ("choose --delta 0, or", "choose delta=0, or"),
         ("give a total budget, for example --epsilon 1", "give a total budget, for example epsilon=1"),
         ("ask with another --replicate, which is charged", "ask with another replicate, which is charged"),
-        ("omit --seed", "leave seed out"),
+        ("omit --seed", "omit seed"),
         ("choose --trust central or local", "choose trust='central' or local"),
         ("choose --trust secagg or --trust central", "choose trust='secagg' or trust='central'"),
         ("--no-evaluation, --test-fraction 0, or a --horizon", "evaluation=False, test_fraction=0, or a horizon"),
