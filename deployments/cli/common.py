@@ -420,6 +420,7 @@ def options_of(
     defaults: Mapping[str, Any] | None = None,
     first: Collection[str] = (),
     as_in_train: bool = False,
+    computed: Collection[str] = (),
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Return a decorator: a command's first parameter becomes options, one per field of the model.
 
@@ -442,6 +443,8 @@ def options_of(
         Fields that most runs need: ``--help`` shows them first and in full.
     as_in_train : bool
         Whether ``--help`` lists the others by name and leads to that of ``train``.
+    computed : collection of str
+        Fields whose default this command computes, so that ``--help`` shows none.
 
     Raises
     ------
@@ -468,7 +471,9 @@ def options_of(
                 inspect.Parameter.KEYWORD_ONLY,
                 default=None,
                 annotation=option.annotation(
-                    ours.get(option.place[0], option.field.get_default()), by_field, panel(option)
+                    None if option.place[-1] in computed else ours.get(option.place[0], option.field.get_default()),
+                    by_field,
+                    panel(option),
                 ),
             )
             for option in options

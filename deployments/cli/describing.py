@@ -264,7 +264,7 @@ def _compared(comparison: VersionComparison) -> Iterator[RenderableType]:
     headings = ("column", "of", "here", "there", "difference", "beyond")
     yield table(headings, rows, title=f"Against version {comparison.version}", right=("here", "there"))
     yield (
-        f"{comparison.measured} differences are measured, and the margins of {comparison.beyond} do not hold 0 (*); "
+        f"{comparison.measured} differences are measured, and the margins of {comparison.beyond} exclude 0 (*); "
         f"about {comparison.by_chance:.3g} would not by chance where nothing differs, for each holds by itself alone"
     )
 

@@ -65,7 +65,7 @@ def _lines(pair: DescribedPair) -> Iterator[RenderableType]:
     differences = sorted(beyond, key=_size, reverse=True)
     yield (
         f"  {pair.measured} differences of shares between a group and all others are measured; the margins of "
-        f"{pair.beyond} do not hold 0 (about {pair.by_chance:.3g} by chance)"
+        f"{pair.beyond} exclude 0 (about {pair.by_chance:.3g} by chance)"
     )
     for one in differences[:_DIFFERENCES]:
         yield f"    {pair.second} {one.of} in {pair.first} {one.group}: {margin(one)}"

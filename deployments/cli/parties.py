@@ -102,6 +102,7 @@ def give_back(
     named={"parameters": "--param"},
     first=["epsilon", "delta", "algorithm", "trust", "dropouts", "colluders"],
     as_in_train=True,
+    computed=["colluders"],
 )
 @answered
 def federate(

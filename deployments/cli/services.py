@@ -411,7 +411,7 @@ def _lines(parties: list[PartyBudget]) -> Iterator[tuple[str, ...]]:
         key = party["party"] == HELD_OUT, party["epsilon_spent"], party["delta_spent"]
         alike.setdefault(key, []).append(party)
     for (held_out, epsilon, delta), few in alike.items():
-        others = f" and {len(few) - 1} like it" if len(few) > 1 else ""
+        others = f" and {len(few) - 1} others with equal spending" if len(few) > 1 else ""
         counts = sorted({len(party["charges"]) for party in few})
         releases = " to ".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
         whose = "test rows, held out" if held_out else few[0]["party"] + others
@@ -473,8 +473,8 @@ def _shown(report: BudgetReport, left: Sequence[str]) -> Iterator[RenderableType
             )
         if charged:
             yield (
-                "Losses of runs compose, and their ε do not add up: not those of the charges to what is spent, and not "
-                "what is spent and what is left to the cap."
+                "Privacy losses compose, so ε values do not add up: neither the charges to the total, nor the total "
+                "and the remaining ε to the cap."
             )
 
 

@@ -170,11 +170,14 @@ def _a_loss(value: object) -> object:
     return value
 
 
+_COLLUDERS = "secagg: parties that may collude with the server. Separate parties: default a third of them, rounded up."
+
+
 class SecureSettings(BaseModel, frozen=True, extra="forbid"):
     """The fault model of secure aggregation, and who is lost in the simulation."""
 
     dropouts: Annotated[int, Field(ge=0, description="secagg: parties that may drop out during the run.")] = 0
-    colluders: Annotated[int, Field(ge=0, description="secagg: parties that may collude with the server.")] = 0
+    colluders: Annotated[int, Field(ge=0, description=_COLLUDERS)] = 0
     absent: Annotated[
         tuple[Annotated[str, Field(pattern=_LOSSES), BeforeValidator(_a_loss)], ...],
         Field(

@@ -405,7 +405,7 @@ def _require_private(
         if release.delta * most >= 1:
             cap = ledger.account(dataset.account).cap
             raise RefusedError(
-                f"delta {release.delta:g} is 1/n or more for a release of n = {most} rows: and protects no "
+                f"delta {release.delta:g} is 1/n or more for a release of n = {most} rows and protects no "
                 f"row; choose --delta {tenth(1 / most if cap is None else min(cap.delta, 1 / most)):g}",
                 value=release.delta,
                 bound=1 / most,

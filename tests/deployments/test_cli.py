@@ -230,10 +230,10 @@ def test_parties_that_stand_alike_are_one_line_and_test_rows_are_their_own() -> 
         return {"party": name, "epsilon_spent": spent, "delta_spent": 1e-5, "charges": [charge] * charges}
 
     six = [party(str(number), 1.0) for number in range(6)]
-    assert list(_lines(six)) == [("0 and 5 like it", "1", "1e-05", "1")]
+    assert list(_lines(six)) == [("0 and 5 others with equal spending", "1", "1e-05", "1")]
     others = [party("6", 2.0), party("7", 1.0, charges=3), party("test", 1.0)]
     assert list(_lines([*six, *others])) == [
-        ("0 and 6 like it", "1", "1e-05", "1 to 3"),
+        ("0 and 6 others with equal spending", "1", "1e-05", "1 to 3"),
         ("6", "2", "1e-05", "1"),
         ("test rows, held out", "1", "1e-05", "1"),
     ]

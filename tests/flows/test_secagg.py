@@ -97,7 +97,7 @@ def test_thousands_of_parties_of_one_row(unitball: CommandLine, tmp_path: Path) 
     # Rows that are held out are a party of their own, which measuring the model is charged to.
     assert [party["party"] for party in report["parties"]] == [*map(str, range(parties)), "test"]
     assert {len(party["charges"]) for party in report["parties"]} == {1}
-    assert f"0 and {parties - 1} like it" in " ".join(unitball("budget", "clinic").out.split())
+    assert f"0 and {parties - 1} others with equal spending" in " ".join(unitball("budget", "clinic").out.split())
     unitball("train", *asked, "--replicate", 1).refused(3, "left: one more run of")
     stored = ReleaseStore(Layout(unitball.root))
     (weights,) = [arrays["weights"] for key in stored.keys() if "weights" in (arrays := stored.read(key)[1])]

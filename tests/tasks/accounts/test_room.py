@@ -198,7 +198,7 @@ def test_a_budget_says_what_is_left_first_and_the_cost_of_each_charge(commands: 
     charge(gaussian(0.5, tuple(map(str, range(6)))))
     charge(request([GaussianMu(MU)], (*map(str, range(6)), "test")))
     said = " ".join(commands("budget", "clinic").out.split())
-    assert "0 and 5 like it" in said
+    assert "0 and 5 others with equal spending" in said
     assert "test rows, held out" in said
     assert "a run 0.5 8.20312e-06 model" in said, "each charge with its run, its own epsilon and delta"
     report = commands.succeeds("budget", "clinic")
