@@ -9,6 +9,7 @@ import typer
 
 from deployments.cli.common import (
     Answer,
+    running,
 )
 from dpalgos.guarantees import rounded_up
 from tasks.planning.configuration import TrainingConfig
@@ -123,12 +124,14 @@ def chosen(config: TrainingConfig) -> TrainingConfig:
     """
     if config.tuned_on is None or not config.tune:
         return config
-    # Prefect takes seconds.
-    from flows.federated_training import choose
     from tasks.datasets.registration import find_dataset
     from tasks.release.prices import with_epsilon
 
-    choice = choose(with_epsilon(config, find_dataset(config.dataset)))
+    # Flows import Prefect, which reads at its import which server there is.
+    with running(f"tune on {config.tuned_on}"):
+        from flows.federated_training import choose
+
+        choice = choose(with_epsilon(config, find_dataset(config.dataset)))
     typer.echo(str(choice), err=True)
     return choice.config
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import importlib.metadata
 import json
@@ -20,11 +21,15 @@ from prefect.exceptions import PrefectHTTPStatusError
 from deployments.cli import explaining, training
 from deployments.cli.entry_point import app, import_all
 from deployments.cli.services import _lines
+from flows import federated_training
 from storage.layout import Layout
 from storage.secrets import environment_name
 from tasks.accounts.ledger import open_ledger
 from tasks.accounts.reports import PartyBudget
+from tasks.datasets import registration
 from tasks.planning.configuration import SecureSettings, TrainingConfig
+from tasks.preparation.tuning import Choice
+from tasks.release import prices
 from tasks.runtime import standing
 from tests.support.called import runs_called
 from tests.support.command_line import CommandLine, Outcome, run_command
@@ -925,3 +930,33 @@ def test_an_unforeseen_error_is_one_line_too(commands: CommandLine, monkeypatch:
 
     monkeypatch.setattr("tasks.accounts.reports.budget_report", fail)
     commands("budget", "digits").refused(1, "RuntimeError", "two lines", "UNITBALL_DEBUG=1")
+
+
+def test_candidates_are_trained_with_the_engine_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prefect reads at its import which server there is: without one it starts a server of its own, under no secret."""
+    steps: list[str] = []
+
+    @contextlib.contextmanager
+    def running(_: str) -> Iterator[None]:
+        steps.append("ready")
+        yield
+        steps.append("ended")
+
+    def choose(config: TrainingConfig) -> Choice:
+        steps.append("chosen")
+        return Choice(config)
+
+    monkeypatch.setattr(explaining, "running", running)
+    monkeypatch.setattr(federated_training, "choose", choose)
+    monkeypatch.setattr(registration, "find_dataset", lambda name: name)
+    monkeypatch.setattr(prices, "with_epsilon", lambda config, _: config)
+    asked = TrainingConfig(
+        dataset="clinic",
+        algorithm="noisy-gd",
+        trust="central",
+        epsilon=1.0,
+        tune={"clip": (0.5, 1.0)},
+        tuned_on="drawn",
+    )
+    assert explaining.chosen(asked) == asked
+    assert steps == ["ready", "chosen", "ended"]
