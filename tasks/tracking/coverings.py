@@ -88,12 +88,15 @@ def released_counts(pipeline: Pipeline) -> HeldOutErrors | HeldOutScores | None:
     return last.released() if isinstance(last, BoundedRegressor | ScoredClassifier) else None
 
 
+_NONE_EITHER = (
+    "Models on released components (--basis) have none, since the basis has read the held-out rows. Nights release none, "
+    "since rows of one night may differ from those of the next"
+)
 _NO_COUNTS = {
     INTERVALS: "this model has no released distribution of errors: train on private rows with held-out rows "
-    "(--test-fraction) and a delta above 0. Nights release none, since rows of one night need not be like the next",
+    f"(--test-fraction) and a delta above 0. {_NONE_EITHER}",
     SETS: "this model has no released distribution of scores: train on private rows with held-out rows "
-    "(--test-fraction), a delta above 0 and --roc. Nights release none, since rows of one night need not be like the "
-    "next",
+    f"(--test-fraction), a delta above 0 and --roc. {_NONE_EITHER}",
 }
 
 
