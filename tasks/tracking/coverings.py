@@ -89,8 +89,8 @@ def released_counts(pipeline: Pipeline) -> HeldOutErrors | HeldOutScores | None:
 
 
 _NONE_EITHER = (
-    "Models on released components (--basis) have none, since the basis has read the held-out rows. Nights release none, "
-    "since rows of one night may differ from those of the next"
+    "Models on released components (--basis) have none, since the basis has read the held-out rows. Nights release "
+    "none, since rows of one night may differ from those of the next"
 )
 _NO_COUNTS = {
     INTERVALS: "this model has no released distribution of errors: train on private rows with held-out rows "
