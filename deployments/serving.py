@@ -442,8 +442,7 @@ def run(serving: Serving) -> int:
                 if not there():
                     raise ServeError(
                         f"{root} was moved, replaced or removed while it was served: all services were stopped; serve "
-                        "it at "
-                        "its present path: unitball serve --root PATH"
+                        "it at its present path: unitball serve --root PATH"
                     )
                 for part in parts:
                     if news := part.keep_alive():

@@ -43,13 +43,11 @@ _SENTENCES: dict[str, str] = {
     ),
     "one-survivor-set": (
         "parties and server follow the protocol (honest but curious): the server cannot have two survivor sets "
-        "unmasked "
-        "even if it tries"
+        "unmasked even if it tries"
     ),
     "same-survivor-set": (
         "parties and server follow the protocol (honest but curious): in particular the server asks every party to "
-        "unmask "
-        "the same survivor set"
+        "unmask the same survivor set"
     ),
     "secure-primitives": (
         "X25519, HKDF-SHA256, ChaCha20 and ChaCha20-Poly1305 are secure, and messages between parties and server are "
@@ -103,14 +101,12 @@ _SENTENCES: dict[str, str] = {
     ),
     "classifiers-not-composed": "Ten one-vs-rest classifiers are ten releases, and the paper counts one.",
     "classifiers-and-covariance": (
-        "Ten one-vs-rest classifiers are ten releases, and the paper counts one. In addition, the "
-        "covariance's sensitivity "
-        "under replace-one is sqrt(2), not 1."
+        "Ten one-vs-rest classifiers are ten releases, and the paper counts one. In addition, the covariance's "
+        "sensitivity under replace-one is sqrt(2), not 1."
     ),
     "classifiers-and-minimiser": (
-        "Ten one-vs-rest classifiers read the same rows. They spend epsilon_2 each, without composition. In "
-        "addition, the "
-        "theorem cited needs a twice differentiable loss and the exact minimiser. It has neither."
+        "Ten one-vs-rest classifiers read the same rows. They spend epsilon_2 each, without composition. In addition, "
+        "the theorem cited needs a twice differentiable loss and the exact minimiser. It has neither."
     ),
     "trained-without-noise": (
         "The SVM is trained on the rows without noise. The released weights are a function of them."

@@ -43,7 +43,7 @@ def rows_of(plan: SynthesisPlan, request: SynthesisRequest) -> SyntheticRows:
 
 
 def chain(plan: SynthesisPlan, request: SynthesisRequest) -> SyntheticRows:
-    """Draw rows, and log them to MLflow with what they are held against."""
+    """Draw rows, and log them to MLflow with the released tables that they are compared with."""
     return record_synthesis(plan, rows_of(plan, request))
 
 

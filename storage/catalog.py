@@ -483,9 +483,8 @@ def _require_agreement(
 def _require_unit(account: Account, name: str, people: People | None) -> None:
     if account.unit == PERSON and people is None:
         raise RefusedError(
-            f"account {account.name!r} has the unit person, and {name} does not name the person of its rows; "
-            f"declare the column of "
-            "type person in its schema, or give --person (for images also --person-from)"
+            f"account {account.name!r} has the unit person, and {name} does not name the person of its rows; declare "
+            "the column of type person in its schema, or give --person (for images also --person-from)"
         )
     if account.unit == ROW and people is not None:
         # Nor is there a price at which its charges would become people's: they hold where the number of a person's

@@ -94,8 +94,7 @@ class Recoding:
             if (other := next((one for one in begun if one is not rule), None)) is not None:
                 raise InputError(
                     f"{place}: {str(rule)!r} and {str(other)!r} overlap; omit one of them, or give longer beginnings "
-                    "of "
-                    "codes"
+                    "of codes"
                 )
         return cls(declared, first)
 

@@ -30,8 +30,7 @@ def spread(columns: Sequence[Any], place: str) -> list[tuple[int, Any]]:
         if patterns := [name for name in names if ANY in name]:
             raise InputError(
                 f"{place}, column {number}: names holds the pattern {patterns[0]!r}, which needs a file's line of "
-                "column "
-                "names; list the columns"
+                "column names; list the columns"
             )
         rest = {key: value for key, value in entry.items() if key != "names"}
         found += [(number, {"name": name, **rest}) for name in names]

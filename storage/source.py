@@ -709,9 +709,8 @@ def count_lines(text: bytes) -> int:
 def lone_return(path: Path, number: int) -> InputError:
     """Return the refusal of a carriage return that ends a line without a newline after it."""
     return InputError(
-        f"{path}, line {number}: a carriage return alone ends a line (an old Mac format); convert the file's line "
-        "ends to "
-        "newlines (in CSV a quoted cell may hold it)"
+        f"{path}, line {number}: a carriage return alone ends a line (an old Mac format); convert the file's line ends "
+        "to newlines (in CSV a quoted cell may hold it)"
     )
 
 

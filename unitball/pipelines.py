@@ -300,8 +300,7 @@ def _unknown(step: Any) -> str:
         )
     return (
         "it is fitted on the rows without noise; only Unitball's estimators are private, and their test_fraction= "
-        "gives probabilities and "
-        "thresholds"
+        "gives probabilities and thresholds"
     )
 
 

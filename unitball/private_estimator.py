@@ -375,10 +375,8 @@ class PrivateEstimator(PrivateStep):
         if self._counts is None:
             raise InputError(
                 "this fit has released no counts of its columns, from which reference rows are drawn: "
-                f"{self._algorithm} "
-                "counts none for this number of rows at this epsilon. Fit algorithm='unitball' with a larger epsilon, "
-                "or "
-                "train on a described table: unitball.describe(…), unitball.train(…)"
+                f"{self._algorithm} counts none for this number of rows at this epsilon. Fit algorithm='unitball' with "
+                "a larger epsilon, or train on a described table: unitball.describe(…), unitball.train(…)"
             )
         if self._encoding is None:
             players = players_of(self._columns.declared, scales)

@@ -160,8 +160,8 @@ class PrivateStep(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
         if self.on_violation not in (OnViolation.REFUSE, OnViolation.CLIP):
             raise ParameterError(
                 f"on_violation is {self.on_violation!r}; an estimator takes refuse or clip. The number of rows is "
-                "public "
-                "and must not depend on their contents: only registered data sets keep null records of dropped rows"
+                "public and must not depend on their contents: only registered data sets keep null records of dropped "
+                "rows"
             )
         if not isinstance(self.disjoint_people, str):
             raise ParameterError(

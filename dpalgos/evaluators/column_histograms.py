@@ -295,8 +295,7 @@ class ColumnHistograms(NoisySums):
         if setting.rows * self.units(setting) * self.weight * max(1.0, self.mean_weight) >= _ROOM:
             raise ParameterError(
                 f"{setting.rows} records in units of {self.units(setting)} leave 64-bit integers; declare fewer rows "
-                "per "
-                "person"
+                "per person"
             )
 
     def layout(self, setting: Setting) -> Layout:

@@ -35,7 +35,7 @@ by factors of √2, equally likely beforehand) and of middles m (s apart). The w
   z-value is less by 1 at most.
 
 What this can tell follows from two deviations of a running sum as a share of the labels. On training rows of cpu_act,
-house_16H and wind, noise drawn anew, the range as declared and made 10 and 40 times as wide about the same middle:
+house_16H and wind, with fresh noise, the range as declared and made 10 and 40 times as wide about the same middle:
 
 - 0.2 (5,000 rows at ε = 0.5): all ranges that are 10 or 40 times as wide are cut;
 - 0.5 (ε = 0.2): 0.9 or more of them;

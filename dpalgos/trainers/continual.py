@@ -302,8 +302,7 @@ class LeaderTrainer(GaussianAlgorithm, ClippedGradientTrainer):
         if setting.classes < 2:
             raise ParameterError(
                 "follow-the-regularised-leader needs classes; numeric labels need another trainer: "
-                "sufficient-statistics, "
-                "or noisy-gd with loss=squared"
+                "sufficient-statistics, or noisy-gd with loss=squared"
             )
 
 

@@ -50,9 +50,8 @@ class ClassSumTrainer(GaussianAlgorithm):
         super().check(setting)
         if setting.classes < 2:
             raise ParameterError(
-                "class means need classes; numeric labels need another trainer: sufficient-statistics, or "
-                "noisy-gd with "
-                "loss=squared"
+                "class means need classes; numeric labels need another trainer: sufficient-statistics, or noisy-gd "
+                "with loss=squared"
             )
 
     @abstractmethod

@@ -194,10 +194,10 @@ def read_mark(path: Path, chain: Chain) -> HighWaterMark | None:
 
 
 def known_mark(path: Path, chain: Chain, memory: "Memory | None") -> HighWaterMark | None:
-    """Return :func:`read_mark`, or what was read or written of a file that nobody has written to since.
+    """Return :func:`read_mark`, or the mark in memory if its file has not changed since.
 
-    A mark is always a new file, and between two of them a commit and several syncs have passed: two marks have never
-    the same :func:`file_state`.
+    Each mark is a new file, and a commit and several syncs lie between two marks: no two have the same
+    :func:`file_state`.
     """
     state = file_state(path)
     if memory is None or state is None:
@@ -379,11 +379,11 @@ class Known:
 
 @dataclass(slots=True)
 class Memory:
-    """What is remembered of one ledger from one transaction to the next, as long as whoever made it keeps it.
+    """What is remembered of one ledger from one transaction to the next, as long as its creator keeps it.
 
     It saves time and changes no result: without one, each transaction that writes looks at the whole chain and reads
     each mark twice, and each opening reads the table of versions and makes an engine, which compiles its statements
-    anew.
+    again.
 
     Parameters
     ----------

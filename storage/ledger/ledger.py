@@ -271,7 +271,7 @@ class Ledger:
             if new or not plan.releases:
                 with writing(database) as entries:
                     account = get_account(entries, plan.account)
-                    # Entries are only ever added: where the end is the same, nobody has paid meanwhile.
+                    # Entries are only added: if the end is the same, no other process has paid in between.
                     if new := new if entries.last() == end else unpaid(entries, plan):
                         decision = self._require_admitted(entries, account, plan, new)
                         append_plan(entries, plan, new, decision, key_ids, Kind.CHARGE)

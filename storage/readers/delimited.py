@@ -354,6 +354,5 @@ def _whole_rows(path: Path, blocks: Iterator[_Lines], schema: Schema) -> Iterato
     if quotes.line:
         raise InputError(
             f"{path}, line {quotes.line}: a quotation mark opens a cell and is never closed; close it, or double it "
-            "and "
-            "quote the cell"
+            "and quote the cell"
         )

@@ -388,8 +388,7 @@ def people_of(files: Sequence[PictureFile], rule: str, part: str) -> list[Pictur
         said = error.args[0].decode("utf-8", "replace") if error.args and isinstance(error.args[0], bytes) else error
         raise InputError(
             f"--person-from '{rule}' cannot be used: {said}; a rule is a regular expression of RE2, without "
-            "look-around "
-            "and without back references"
+            "look-around and without back references"
         ) from None
     if pattern.groups != 1:
         raise InputError(

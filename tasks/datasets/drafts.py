@@ -193,8 +193,7 @@ def _require_names(path: Path, names: Sequence[tuple[str, str]]) -> None:
         if cell.replace(",", ".").lstrip("+-").replace(".", "", 1).isdigit():
             raise InputError(
                 f"{path}, line 1: column {number} is a number, so the line is probably a row and not the columns' "
-                "names; if "
-                "so, give --no-header"
+                "names; if so, give --no-header"
             )
         if cell == twice:
             raise InputError(f"{path}, line 1: column {cell!r} is named twice; rename one in the file")

@@ -185,8 +185,7 @@ def _require_arriving(name: str, difference: Difference, participations: int) ->
     if difference.returning > ADMITTED_SHARE * new:
         raise RefusedError(
             f"new rows of {name} already came in an earlier night: a returning row would be charged once and read "
-            "twice. Omit "
-            f"them, {ways}"
+            f"twice. Omit them, {ways}"
         )
 
 
@@ -230,8 +229,7 @@ def drafted_horizon(config: HorizonSettings, version: DatasetRef) -> Horizon:
     if version.person and not version.private:
         raise RefusedError(
             f"the rows of {version.name} are public and people's ({version.person}), and Unitball records the nights "
-            "of people "
-            "for private rows only: train on each version as a whole, without --horizon"
+            "of people for private rows only: train on each version as a whole, without --horizon"
         )
     layout, catalog = current_layout(), open_catalog()
     horizons = catalog.horizons(version.name)

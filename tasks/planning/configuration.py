@@ -358,8 +358,7 @@ class TrustSettings(BaseModel, frozen=True, extra="forbid"):
         Field(
             title="Neighbours",
             description="Neighbouring relation. Values: replace-one, or replace-special, which compares a row with a "
-            "null "
-            "row. Default: the account's.",
+            "null row. Default: the account's.",
         ),
     ] = None
     secure: Annotated[
@@ -396,8 +395,7 @@ class PartitionSettings(BaseModel, frozen=True, extra="forbid"):
         Annotated[str, RegisteredName("partitions", besides=("own",))] | None,
         Field(
             description="How rows are divided among parties. Values: even, sized (with `sizes`), dirichlet, by-label, "
-            "or own "
-            "(the parties' files). Default: own where parties have files, else even."
+            "or own (the parties' files). Default: own where parties have files, else even."
         ),
     ] = None
     partition_seed: Annotated[int, Field(ge=0, le=_MOST, description="Seed of the public permutation of rows.")] = 0
@@ -433,8 +431,7 @@ class EvaluationSettings(BaseModel, frozen=True, extra="forbid"):
         Field(
             pattern=_AIMS,
             description="Choose the threshold for a goal. Values: balanced, f1, recall=0.8 or cost=1:20 (a false "
-            "positive "
-            "costs 1, a false negative 20). Needs `roc` and two classes. No further charge.",
+            "positive costs 1, a false negative 20). Needs `roc` and two classes. No further charge.",
         ),
         BeforeValidator(_an_aim),
     ] = None
@@ -628,8 +625,8 @@ def _faults_of_system(config: AlgorithmSettings) -> Iterator[str]:
         if given and field in named:
             yield f"`{field}` is among the `parameters` too: omit it of these"
     if config.basis is not None:
-        beside = ("projection", "features", "public_dataset", "counts_of", "tuned_on")
-        if others := [name for name in beside if getattr(config, name) is not None]:
+        incompatible = ("projection", "features", "public_dataset", "counts_of", "tuned_on")
+        if others := [name for name in incompatible if getattr(config, name) is not None]:
             yield f"`basis` {config.basis} is the map of rows, and `{others[0]}` names another: omit one of them"
         if config.normalisation not in (None, "none"):
             yield f"`basis` {config.basis} is of rows as they are registered: leave `normalisation` out"

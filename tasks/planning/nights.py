@@ -563,8 +563,7 @@ def _resolve(
     if resolution.arrangement.trainer_scope is Scope.PARTY:
         raise ParameterError(
             f"{resolution.name} releases each party's own model, and a horizon releases one sum over all parties; "
-            "choose --trust "
-            "secagg or --trust central"
+            "choose --trust secagg or --trust central"
         )
     if config.algorithm == "unitball":
         table = dataset.image_shape is None and config.features is None and config.public_dataset is None
@@ -692,8 +691,7 @@ def require_maps(release: PlannedNight, dataset: DatasetRef, features: Sequence[
         raise RefusedError(
             f"rows of {release.label} would be seen through other features ({now[:12]}) than those of the horizon's "
             "first night: a map or a library that computes it has changed since. Continue with the versions that it "
-            "began "
-            f"with. Or: {restarting(release)}"
+            f"began with. Or: {restarting(release)}"
         )
 
 

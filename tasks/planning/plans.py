@@ -356,8 +356,7 @@ def draft_run(
     if config.horizon is not None:
         raise ParameterError(
             "a horizon is released night by night by `unitball train` and `unitball schedule`, and by no other "
-            "command: "
-            "omit --horizon here"
+            "command: omit --horizon here"
         )
     neighbours = config.neighbours or relation
     resolved = _resolved(config, shards, neighbours, counted)
@@ -701,12 +700,12 @@ class Draft:
                 spec,
                 loss,
                 held_out,
-                dataclasses.replace(setting, dimension=len(beside) + setting.dimension),
-                (*beside, *path),
+                dataclasses.replace(setting, dimension=len(grouping) + setting.dimension),
+                (*grouping, *path),
                 f"{spec.name} of held-out rows",
-                (1, len(path)) if beside else (),
+                (1, len(path)) if grouping else (),
             )
-            for (path, (spec, beside)), loss in zip(itertools.product(paths, specs), losses, strict=True)
+            for (path, (spec, grouping)), loss in zip(itertools.product(paths, specs), losses, strict=True)
         )
         return (*groups, *self.earlier, *measuring)
 

@@ -210,10 +210,9 @@ def _tuned(
         each = gaussian_epsilon(alone / math.sqrt(count), budget.stated_delta) if alone else budget.epsilon / count
         raise ParameterError(
             f"under trust {trust} all candidates are visible, so each of the {count} candidates is a release of its "
-            "own "
-            f"and is charged: `unitball sweep` trains them, and within epsilon {budget.epsilon:g} in all each may have "
-            f"about {each:.2g}; or choose --trust central, where the best is chosen by private selection and one "
-            f"budget pays for all"
+            f"own and is charged: `unitball sweep` trains them, and within epsilon {budget.epsilon:g} in all each may "
+            f"have about {each:.2g}; or choose --trust central, where the best is chosen by private selection and one "
+            "budget pays for all"
         )
     others = [spec for part, spec in parts.items() if part == "projection"]
     noisy = [spec.name for spec in others if lookup(spec.kind, spec.name).budgets]

@@ -97,8 +97,7 @@ def require_same_population(drawn: DatasetRef, registered: DatasetRef) -> None:
                 raise RefusedError(
                     f"{drawn.name} is drawn from releases of {source.name}, whose {what} is {theirs}, and that of "
                     f"{registered.name} is {own}: the result of a run on both would have no valid epsilon. Take rows "
-                    "drawn "
-                    f"from {registered.name}, or public rows",
+                    f"drawn from {registered.name}, or public rows",
                     value=theirs,
                     bound=own,
                 )

@@ -74,8 +74,7 @@ def plan_groups(dataset: DatasetRef, config: TrainingConfig, normalisation: str)
     if not scales.scales_rows:
         raise ParameterError(
             f"{by}; rows are normalised by {normalisation} here, after which a column's values cannot be read off: "
-            "choose "
-            "--normalisation none, clip or unit-norm"
+            "choose --normalisation none, clip or unit-norm"
         )
     if place.values is not None:
         return _category(column, place, config.by, may_be_missing=schema.rule(column).keeps or clips)
@@ -150,8 +149,7 @@ def _brackets(schema: Schema, column: Column, by: str) -> tuple[list[float], lis
     if middle:
         raise ParameterError(
             f"{by}; a missing cell of it counts as the middle of its range (missing: constant), so it cannot be told "
-            "from "
-            "other cells: declare missing: indicator for it, and ingest again"
+            "from other cells: declare missing: indicator for it, and ingest again"
         )
     if isinstance(column, Ordered):
         return _in_order(column.values)
@@ -197,7 +195,6 @@ def _spec(column: str, names: Sequence[str], by: str, **parameters: object) -> A
     if len(names) > MOST_GROUPS:
         raise InputError(
             f"{by}, which has {len(names)} groups; at most {MOST_GROUPS} are measured: name another column, or give "
-            "its "
-            "values fewer names in the schema"
+            "its values fewer names in the schema"
         )
     return AlgorithmSpec("projections", "column-groups", {"column": column, "names": list(names), **parameters})

@@ -115,8 +115,7 @@ def require_no_counts(config: TrainingConfig) -> None:
     if config.counts_of is not None:
         raise ParameterError(
             f"counts_of names version {config.counts_of}, and this run makes no map of columns: only tables with "
-            "declared columns "
-            "under algorithm unitball have one; omit it"
+            "declared columns under algorithm unitball have one; omit it"
         )
 
 

@@ -233,8 +233,7 @@ def _spec(
     if cls.content_dependent and dataset.person:
         raise RefusedError(
             f"the partition {name!r} divides rows by label, and the rows of {dataset.name} belong to people, whose "
-            "rows stay "
-            f"together; use even, sized or the parties' own files"
+            "rows stay together; use even, sized or the parties' own files"
         )
     offered: dict[str, object] = {
         "parties": config.parties,

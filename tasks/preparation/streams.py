@@ -207,8 +207,7 @@ def require_current(release: PlannedNight, dataset: DatasetRef) -> None:
     if dataset.private and stream.epoch != open_catalog().epoch():
         raise RefusedError(
             "an older ledger was restored after this horizon began, and releases made in between are not on record: "
-            "no further "
-            f"night of it is drawn. {restarting(release)}"
+            f"no further night of it is drawn. {restarting(release)}"
         )
 
 
@@ -273,6 +272,5 @@ def require_same_versions(release: PlannedNight) -> None:
     raise RefusedError(
         f"night {night} is stored as a sum of rows of version {held.versions[night - 1][:12]}, and the rows of that "
         f"night are now those of version {named.versions[night - 1][:12]}: they arrived in another order, or again, "
-        "after "
-        f"an older ledger was restored. {restarting(release)}"
+        f"after an older ledger was restored. {restarting(release)}"
     )

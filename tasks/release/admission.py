@@ -471,9 +471,8 @@ def _require_agreed(ledger: Ledger, request: PlanRequest) -> None:
     if others:
         names = ", ".join(sorted({asked[key] for key in others}))
         raise PriceError(
-            f"nothing was charged; the plan now ({names}) differs from the one whose price was shown, because the "
-            "data set or "
-            "its releases have changed. Request the price again"
+            f"nothing was charged; the plan now ({names}) differs from the one whose price was shown, because the data "
+            "set or its releases have changed. Request the price again"
         )
 
 

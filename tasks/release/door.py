@@ -255,9 +255,8 @@ def combine(combination: PlannedCombination, releases: Sequence[ReleaseRef]) -> 
     combines, artefacts = combination.build().combines, [read_release(release) for release in releases]
     if other := {artefact.kind for artefact in artefacts} - {combines}:
         raise ParameterError(
-            f"{combination.algorithm.name} combines releases of kind {combines}, and the parties' releases "
-            f"have the kind "
-            f"{', '.join(sorted(other))}; train a linear kernel (--param kernel=linear), or all rows together "
+            f"{combination.algorithm.name} combines releases of kind {combines}, and the parties' releases have the "
+            f"kind {', '.join(sorted(other))}; train a linear kernel (--param kernel=linear), or all rows together "
             "(--trust central)"
         )
     return store_combination(combination, combination.combine(artefacts))

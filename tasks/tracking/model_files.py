@@ -133,8 +133,7 @@ def _folder(root: Path, model: RegisteredModel) -> str:
         except (MlflowException, OSError) as error:
             raise DamagedError(
                 f"the files of version {model.version} of {model.name} are not in MLflow's artifacts ({error}); "
-                "restore "
-                "these from a back-up, or train with the same configuration and another --replicate"
+                "restore these from a back-up, or train with the same configuration and another --replicate"
             ) from error
 
 

@@ -55,7 +55,7 @@ class Predicted:
         Those that have a reason in the column ``refusal`` instead of a prediction.
     clipped : mapping of column to Clipped
         Cells outside the schema that rows were predicted with, clipped: what they hold and how many they are is for
-        whoever asked alone, and goes to no log, artifact or file. Rows as in the file.
+        the caller only, and goes to no log, artifact or file. Rows as in the file.
     passed_over : str
         Which files of a folder are not images, in a sentence; for the caller alone as well.
     """
@@ -67,7 +67,7 @@ class Predicted:
 
 
 class Why(Protocol):
-    """What says of each row why it has its score."""
+    """Explains the score of each row."""
 
     @property
     def rows_at_once(self) -> int:
@@ -92,10 +92,10 @@ def predict_file(
     covering: Covering = NO_COVERING,
     why: Why | None = None,
 ) -> Predicted:
-    """Predict each row of a file and write a Parquet file beside it, streaming.
+    """Predict each row of a file and write the predictions to a Parquet file, streaming.
 
-    Post-processing of a release: it costs nothing. What it writes is about the rows that were given, and so is for
-    their owner alone: the file is readable by nobody else, and no count goes to a log, a tracker or an event.
+    Post-processing of a release, and free. The output describes the given rows and is for their owner only: no other
+    user can read the file, and no count goes to a log, a tracker or an event.
 
     Parameters
     ----------

@@ -752,8 +752,8 @@ def about_groups(result: RunResult) -> str:
         f"included: of many differences 5 % are expected to lie outside their margins. {chosen}Margins of the number "
         f"of {several} and of the share predicted are of the noise alone, for the held-out {several}. A number that "
         f"has too few {several} for the noise cannot be measured, which follows from the noise and noisy counts alone. "
-        "All other numbers of "
-        f"this run are of all groups together, with {times:.3g} times the noise of a run that is not measured by group."
+        f"All other numbers of this run are of all groups together, with {times:.3g} times the noise of a run that is "
+        "not measured by group."
     )
 
 
