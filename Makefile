@@ -1,17 +1,23 @@
-# What a person types. Everything runs in .venv, made from the committed lock file; all state lies under the root that
-# `unitball` itself uses: UNITBALL_ROOT, or the user's data folder.
+# What a person types. Everything runs in an environment made from the committed lock file; all state lies under the
+# root that `unitball` itself uses: UNITBALL_ROOT, or the user's data folder.
 PYTHON ?= python3
-BIN := .venv/bin
+# The first Python has .venv. Another one that is named (PYTHON=python3.13) has an environment of its own, .venv-3.13.
+FIRST := $(shell sed -n 's/^version[_info]* = \([0-9]*\.[0-9]*\).*/\1/p' .venv/pyvenv.cfg 2>/dev/null)
+NAMED := $(shell "$(PYTHON)" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
+VENV := .venv$(if $(filter-out file,$(origin PYTHON)),$(if $(filter-out $(NAMED),$(FIRST)),-$(NAMED)))
+BIN := $(VENV)/bin
 # Tests wait for servers and browsers a fifth of their time: one more worker than there are cores.
 WORKERS := $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
 
-.PHONY: run docs test tests coverage test-nightly check style types templates serve lock clean
+.PHONY: environment run docs test tests coverage test-nightly test-pythons check style types templates serve lock clean
 .DEFAULT_GOAL := run
 
-.venv/.ready: requirements.lock pyproject.toml scripts/make-venv.sh
-	@PYTHON="$(PYTHON)" sh scripts/make-venv.sh
+$(VENV)/.ready: requirements.lock pyproject.toml scripts/make-venv.sh
+	@PYTHON="$(PYTHON)" sh scripts/make-venv.sh $(VENV)
 
-run: .venv/.ready  ## the main job: eight systems on scikit-learn's digits at epsilon 1
+environment: $(VENV)/.ready  ## what the other commands run in: the locked versions, and the checkout
+
+run: environment  ## the main job: eight systems on scikit-learn's digits at epsilon 1
 	@$(BIN)/unitball compare --dataset digits --epsilon 1
 	@printf '\nNext:\n  %s\n  %s\n  %s\n' \
 	  "$(BIN)/unitball train --dataset digits --epsilon 3" \
@@ -20,38 +26,46 @@ run: .venv/.ready  ## the main job: eight systems on scikit-learn's digits at ep
 
 check: style types  ## every check but the tests
 
-style: .venv/.ready
+style: environment
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 
-types: .venv/.ready
+types: environment
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
 test: style  ## every check, and the tests: types beside the tests, which end later
 	@$(MAKE) --no-print-directory -j 2 types tests
 
-tests: .venv/.ready
+tests: environment
 	@$(BIN)/python -m pytest -m "not nightly" -n $(WORKERS) --dist loadfile
 
-coverage: .venv/.ready  ## the tests, and which lines they run; tracing takes half as long again
+coverage: environment  ## the tests, and which lines they run; tracing takes half as long again
 	@$(BIN)/python -m pytest -m "not nightly" -n $(WORKERS) --dist loadfile --cov --cov-report=term:skip-covered
 
-test-nightly: .venv/.ready  ## the heavy tests: an hour and a quarter on two cores
+test-nightly: environment  ## the heavy tests: an hour and a quarter on two cores
 	@$(BIN)/python -m pytest -m nightly -n $(shell getconf _NPROCESSORS_ONLN) --dist loadfile
 
-templates: .venv/.ready  ## texts of errors, warnings and help, written into tests/templates.txt; review its diff
+test-pythons:  ## the tests on Python 3.11 and 3.13, the main job on 3.12; names those that are absent
+	@for python in python3.11 python3.12 python3.13; do \
+	  $$python -c "" 2>/dev/null || { echo "skipped: no $$python on the path"; continue; }; \
+	  echo "$$python"; \
+	  if [ $$python = python3.12 ]; then job=run; else job=tests; fi; \
+	  $(MAKE) --no-print-directory $$job PYTHON=$$python || exit 1; \
+	done
+
+templates: environment  ## texts of errors, warnings and help, written into tests/templates.txt; review its diff
 	@$(BIN)/python scripts/templates.py
 
-docs: .venv/.ready  ## the site, in build/site: pages that can be opened as files
+docs: environment  ## the site, in build/site: pages that can be opened as files
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "Open build/site/index.html"
 
-serve: .venv/.ready  ## Prefect, MLflow and the deployed flows on this machine
+serve: environment  ## Prefect, MLflow and the deployed flows on this machine
 	@$(BIN)/unitball serve
 
-lock: .venv/.ready  ## resolve the ranges in pyproject.toml anew into requirements.lock (needs uv)
+lock:  ## resolve the ranges in pyproject.toml anew into the lock files (needs uv)
 	@sh scripts/lock.sh
 
 clean:
-	rm -rf .venv
+	rm -rf .venv .venv-3.*

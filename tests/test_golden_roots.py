@@ -37,7 +37,7 @@ from tests.golden_roots import making
 from tests.golden_roots.kept import PLACE, Json, archive_of, ask, known_of, pin_to, predicted, read, unpack, versions
 from tests.support.chains import charges
 from tests.support.code_versions import pin
-from tests.support.data import flip
+from tests.support.data import REPOSITORY, flip
 
 MOST_BYTES = 2**20
 
@@ -226,6 +226,19 @@ def test_no_noise_is_drawn_of_another_secret(golden: Golden) -> None:
         with pytest.raises(SecretError, match=r"secret.*then"):
             again(golden, at)
     assert not set(golden.known["again"]) & set(ReleaseStore(golden.layout).keys())
+
+
+def test_the_promise_begins_with_the_version_that_left_the_first_root() -> None:
+    """The page that promises names it, and tests of each promise; the changelog's first version is that one."""
+    page = (REPOSITORY / "docs" / "compatibility.md").read_text("utf-8")
+    (begins,) = re.findall(r"\*\*These promises begin with (\S+),", page)
+    changes = re.findall(r"^## (\S+)", (REPOSITORY / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
+    assert begins == versions()[0] == changes[-1]
+    assert f"`tests/golden_roots/{begins}.tar.xz`" in page
+    promises = re.findall(r"^- \*\*.*$", page.split("## What never changes")[1].split("\n## ")[0], re.MULTILINE)
+    assert len(promises) == 5
+    for promise in promises:
+        assert re.search(r"Tests[^:]*: `test", promise), promise
 
 
 _OF_A_MACHINE = re.compile(rb"file:/|/(?:home|root|work|Users|mnt|opt|usr|var|tmp|dev/shm)/")

@@ -1,13 +1,16 @@
-"""The wheel, in environments that hold nothing else: by pip, by pipx, and by the README's two commands in a clone."""
+"""The wheel, in environments that hold nothing else, of the newest and the lowest versions of what it needs.
+
+README's two commands in a clone, under each Python that is named by the classifiers and found here.
+"""
 
 from __future__ import annotations
 
 import email
 import os
 import re
+import shutil
 import signal
 import subprocess
-import sys
 import tarfile
 import tomllib
 import urllib.error
@@ -19,6 +22,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.interpreters import VERSIONS, interpreters
 from tests.support.serving import free_port, wait_for
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -139,8 +143,6 @@ def test_metadata(wheel: Path, clone: Path, project: dict[str, Any]) -> None:
         assert any(one.startswith(f"{kind} :: ") for one in classifiers), kind
     # A licence is said by its expression alone (PEP 639).
     assert not [one for one in classifiers if one.startswith("License ::")]
-    tested = [one for one in classifiers if re.fullmatch(r"Programming Language :: Python :: 3\.\d+", one)]
-    assert tested == ["Programming Language :: Python :: {}.{}".format(*sys.version_info)]
     assert set(metadata.get_all("Provides-Extra", [])) == {"dask", "onnx", "postgresql"}
 
 
@@ -168,7 +170,22 @@ print("encoder")
 """
 
 
+def test_by_the_lowest_versions(wheel: Path, tmp_path: Path) -> None:
+    """The ranges still resolve to what the lower bounds name, and the main job runs on it."""
+    programs = environment(tmp_path / "empty")
+    run(programs / "pip", "install", "--quiet", "uv", cwd=tmp_path)
+    lowest = ("--quiet", "--python", programs / "python", "--resolution", "lowest-direct")
+    run(programs / "uv", "pip", "install", *lowest, f"{wheel}[dask,onnx,postgresql]", cwd=tmp_path)
+    shown = "import numpy, skops; print(numpy.__version__, skops.__version__)"
+    found = run(programs / "python", "-c", shown, cwd=tmp_path)
+    locked = (REPOSITORY / "requirements-lowest.lock").read_text("utf-8")
+    for name, version in zip(("numpy", "skops"), found.split(), strict=True):
+        assert f"\n{name}=={version} " in locked
+    main_job(programs / "unitball", tmp_path)
+
+
 def test_by_pip(wheel: Path, tmp_path: Path) -> None:
+    """Of the newest versions that the ranges admit."""
     programs = environment(tmp_path / "empty")
     run(programs / "pip", "install", "--quiet", wheel, cwd=tmp_path)
     main_job(programs / "unitball", tmp_path)
@@ -182,12 +199,17 @@ def test_by_pipx(wheel: Path, tmp_path: Path) -> None:
     main_job((tmp_path / "bin" / "unitball").resolve(), tmp_path)
 
 
-def test_by_the_two_commands_of_the_readme(clone: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", VERSIONS)
+def test_by_the_two_commands_of_the_readme(version: str, clone: Path, tmp_path: Path) -> None:
     """What the README prints is what is typed: the first compares, the second serves until Ctrl-C."""
+    python = interpreters().get(version)
+    if python is None:
+        pytest.skip(f"no Python {version} is on the path, or named in UNITBALL_TEST_PYTHONS")
+    shutil.rmtree(clone / ".venv", ignore_errors=True)
     section = (clone / "README.md").read_text().split("## Two commands", 1)[1].split("\n## ", 1)[0]
     first, second = re.findall(r"^    (\S.*?)(?:\s+#.*)?$", section, re.MULTILINE)
     root = {"UNITBALL_ROOT": str(tmp_path / "root")}
-    assert "fed-dpdr-dpml-published" in run(*first.split(), cwd=clone, PYTHON=sys.executable, **root)
+    assert "fed-dpdr-dpml-published" in run(*first.split(), cwd=clone, PYTHON=python, **root)
     prefect, mlflow = free_port(), free_port()
     output = tmp_path / "served.txt"
     with output.open("w") as written:

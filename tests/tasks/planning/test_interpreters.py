@@ -1,4 +1,4 @@
-"""One lock file, and one identity of each release, for all Pythons."""
+"""One lock file, and one identity of each release, for all Pythons; lower bounds that are the versions tested."""
 
 from __future__ import annotations
 
@@ -6,18 +6,21 @@ import importlib.metadata
 import re
 import shutil
 import subprocess
+import tomllib
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
 
 from dpalgos import registry
 from tasks.planning import identity
 from tests.support.data import REPOSITORY
 from tests.support.interpreters import VERSIONS, interpreters, versions_under
 
-LOCK = REPOSITORY / "requirements.lock"
+LOCK, LOWEST = REPOSITORY / "requirements.lock", REPOSITORY / "requirements-lowest.lock"
 
 
 @cache
@@ -40,11 +43,11 @@ def asked(*distributions: dict[str, str] | None) -> dict[str, Any]:
     return {"classes": {name: [cls.__module__] for name, cls in classes().items()}, "distributions": distributions}
 
 
-def locked() -> dict[str, list[tuple[str, str]]]:
-    """Return the versions of each distribution in the lock file, with what they are for."""
+def locked(lock: Path = LOCK) -> dict[str, list[tuple[str, str]]]:
+    """Return the versions of each distribution in a lock file, with what they are for."""
     found: dict[str, list[tuple[str, str]]] = {}
     for name, version, marker in re.findall(
-        r"^([\w.-]+)==(\S+?)(?: ; (.*?))? \\$", LOCK.read_text("utf-8"), re.MULTILINE
+        r"^([\w.-]+)==(\S+?)(?: ; (.*?))? \\$", lock.read_text("utf-8"), re.MULTILINE
     ):
         found.setdefault(name, []).append((version, marker))
     return found
@@ -82,6 +85,25 @@ def test_what_enters_a_code_version_is_locked_alike_for_all_pythons() -> None:
         ((version, marker),) = versions[name]
         assert here.partition(" ")[2] == version, package
         assert "python" not in marker, package
+
+
+def test_a_lower_bound_is_the_version_that_was_tested() -> None:
+    """A range without one, or with one below what resolves (the mutant: ``numpy>=2.3``), promises the untried."""
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["project"]
+    ranges = [Requirement(one) for one in sum(project["optional-dependencies"].values(), project["dependencies"])]
+    assert len(ranges) > 30
+    bounds = {one.name: [Version(each.version) for each in one.specifier if each.operator == ">="] for one in ranges}
+    lowest = locked(LOWEST)
+    assert bounds == {name: [Version(version) for version, _ in lowest[name]] for name in bounds}
+
+
+@pytest.mark.parametrize("lock", [LOCK, LOWEST], ids=lambda lock: lock.name)
+def test_a_lock_has_hashes_and_no_address(lock: Path) -> None:
+    text = lock.read_text("utf-8")
+    assert "://" not in text
+    assert "--index" not in text
+    for entry in re.split(r"^(?=\S+==)", text, flags=re.MULTILINE)[1:]:
+        assert "--hash=sha256:" in entry, entry
 
 
 @pytest.mark.nightly
