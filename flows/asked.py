@@ -13,18 +13,15 @@ from pydantic import BaseModel, Field, WithJsonSchema
 
 from dpalgos.parameters import ParameterError
 from flows import batch_scoring as scoring
-from flows import comparison, federated_training, privacy_audit, reproduction
-from flows import reduction as reducing
+from flows import column_statistics, comparison, federated_training, privacy_audit, reproduction
 from flows import sweep as sweeping
-from flows import synthesis as synthesising
 from flows.specs import known_reproductions
 from tasks.auditing.examination import AuditRequest, Examined
 from tasks.experiments.records import Experiment
 from tasks.experiments.specifications import SweepSpec
 from tasks.planning.asked import FIELDS, asked_config, called, described, form_of, validated
+from tasks.planning.column_statistics import ReductionRequest, SynthesisRequest
 from tasks.planning.configuration import TrainingConfig
-from tasks.planning.reduction import ReductionRequest
-from tasks.planning.synthesis import SynthesisRequest
 from tasks.release.drawn_rows import SyntheticRows
 from tasks.runtime.ending import announcing_failures
 from tasks.runtime.events import dataset_resource
@@ -324,7 +321,7 @@ def synthesise(
     epsilon: Annotated[
         float,
         _AS_SAID,
-        _of(SynthesisRequest, "epsilon", description="Epsilon of all stages together, per row or person."),
+        _of(SynthesisRequest, "epsilon", description="Epsilon of all releases together, per row or person."),
     ],
     delta: Annotated[float | None, _AS_SAID, _of(SynthesisRequest, "delta")] = None,
     trust: Annotated[str | None, _AS_SAID, _of(SynthesisRequest, "trust")] = None,
@@ -333,18 +330,18 @@ def synthesise(
     seed: Annotated[int, _AS_SAID, _of(SynthesisRequest, "seed", title="Seed of the drawing")] = 0,
     name: Annotated[str | None, _AS_SAID, _of(SynthesisRequest, "name")] = None,
 ) -> SyntheticRows:
-    """Draw rows as :func:`flows.synthesis.synthesise` does; the derived data set holds them, and no file is written.
+    """Draw rows as :func:`flows.column_statistics.synthesise` does; no file is written.
 
     Raises
     ------
     dpalgos.parameters.ParameterError
         Naming the field, the value and the bound.
     storage.errors.RefusedError
-        As :func:`flows.synthesis.synthesise` does.
+        As :func:`flows.column_statistics.synthesise` does.
     """
     asked = {"dataset": dataset, "epsilon": epsilon, "delta": delta, "trust": trust, "test_fraction": test_fraction}
     asked |= {"rows": rows, "seed": seed, "name": name}
-    return synthesising.synthesise.fn(validated(SynthesisRequest, asked))
+    return column_statistics.synthesise.fn(validated(SynthesisRequest, asked))
 
 
 @flow(
@@ -359,7 +356,7 @@ def reduce(
     epsilon: Annotated[
         float,
         _AS_SAID,
-        _of(ReductionRequest, "epsilon", description="Epsilon of the plan, per row or person."),
+        _of(ReductionRequest, "epsilon", description="Epsilon of all releases together, per row or person."),
     ],
     components: Annotated[int | None, _AS_SAID, _of(ReductionRequest, "components")] = None,
     score_counts: Annotated[bool, _AS_SAID, _of(ReductionRequest, "score_counts")] = False,
@@ -367,15 +364,15 @@ def reduce(
     center: Annotated[bool, _AS_SAID, _of(ReductionRequest, "center")] = True,
     trust: Annotated[str | None, _AS_SAID, _of(ReductionRequest, "trust")] = None,
 ) -> Reduction:
-    """Reduce as :func:`flows.reduction.reduce` does.
+    """Reduce as :func:`flows.column_statistics.reduce` does.
 
     Raises
     ------
     dpalgos.parameters.ParameterError
         Naming the field, the value and the bound.
     storage.errors.RefusedError
-        As :func:`flows.reduction.reduce` does.
+        As :func:`flows.column_statistics.reduce` does.
     """
     asked = {"dataset": dataset, "epsilon": epsilon, "components": components, "score_counts": score_counts}
     asked |= {"delta": delta, "center": center, "trust": trust}
-    return reducing.reduce.fn(validated(ReductionRequest, asked))
+    return column_statistics.reduce.fn(validated(ReductionRequest, asked))

@@ -17,11 +17,10 @@ from tasks.accounts.pages import budget_page, budget_table, draw_budgets
 from tasks.accounts.reports import low_budget
 from tasks.auditing.chain import Chain
 from tasks.auditing.examination import AuditRequest, Examined, audit_report, examine_system
+from tasks.planning.column_statistics import ReductionPlan, SynthesisPlan
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.plans import RunPlan
-from tasks.planning.reduction import ReductionPlan
 from tasks.planning.rows import FeatureStep, Shards
-from tasks.planning.synthesis import SynthesisPlan
 from tasks.release.drawn_rows import SyntheticRows
 from tasks.release.forecasts import budget_histories
 from tasks.runtime.events import Event, account_resource, announce

@@ -9,11 +9,11 @@ from dpalgos.guarantees import rounded_up
 from dpalgos.secure.rounds import Stage
 from storage.refs import ReleaseRef, ShardRef
 from tasks.accounts.reports import low_budget
+from tasks.planning.column_statistics import SynthesisPlan, SynthesisRequest
 from tasks.planning.configuration import Json
 from tasks.planning.plans import RunPlan
 from tasks.planning.releases import PlannedCombination, PlannedRelease
 from tasks.planning.rows import Shards
-from tasks.planning.synthesis import SynthesisPlan, SynthesisRequest
 from tasks.release.admission import ChargedPlan
 from tasks.release.door import charge_plan, combine, make_release
 from tasks.release.drawn_rows import SyntheticRows, draw
@@ -146,8 +146,8 @@ def evaluate(
 
 
 @step(task_run_name="draw rows of {plan.dataset.name}", cached=False)
-def draw_rows(plan: SynthesisPlan, request: SynthesisRequest, synthesis: ReleaseRef) -> SyntheticRows:
+def draw_rows(plan: SynthesisPlan, request: SynthesisRequest) -> SyntheticRows:
     """Draw rows from a stored synthesis, and register them as a derived data set; no row is read."""
-    found = draw(plan, request, synthesis)
+    found = draw(plan, request)
     report_progress("drawing", f"{found.rows} rows")
     return found

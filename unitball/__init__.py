@@ -37,13 +37,12 @@ _require_own_packages()
 
 if TYPE_CHECKING:
     from unitball.accounts import AccountBudget, Charge
+    from unitball.column_statistics import reduce, synthesise
     from unitball.components import PrivatePCA
     from unitball.describing import describe
     from unitball.estimators import PrivateClassifier, PrivateRegressor
     from unitball.fits import BudgetError
     from unitball.pipelines import PipelineFinding, check_pipeline
-    from unitball.reducing import reduce
-    from unitball.synthesising import synthesise
     from unitball.training import TrainedModel, budget, explain, frontier, open_account, plot, predict, results, train
 
 __all__ = [
@@ -70,13 +69,12 @@ __all__ = [
 ]
 _PLACES = {
     "accounts": ("AccountBudget", "Charge"),
+    "column_statistics": ("reduce", "synthesise"),
     "components": ("PrivatePCA",),
     "describing": ("describe",),
     "estimators": ("PrivateClassifier", "PrivateRegressor"),
     "fits": ("BudgetError",),
     "pipelines": ("PipelineFinding", "check_pipeline"),
-    "reducing": ("reduce",),
-    "synthesising": ("synthesise",),
     "training": (
         "TrainedModel",
         "budget",

@@ -95,10 +95,12 @@ _COMMANDS = (
         "deployments.cli.describing",
         "Release histograms, or tables of pairs of columns, with margins.",
     ),
-    _Command("reduce", "deployments.cli.reducing", "Release principal components; reuse them with train --basis."),
+    _Command(
+        "reduce", "deployments.cli.column_statistics", "Release principal components; reuse them with train --basis."
+    ),
     _Command(
         "synthesise",
-        "deployments.cli.synthesising",
+        "deployments.cli.column_statistics",
         "Draw synthetic rows of a table from released counts of its columns and of pairs of columns.",
     ),
     _Command("datasets", "deployments.cli.data", "List the data sets, or query a public one in SQL."),

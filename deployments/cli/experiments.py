@@ -381,14 +381,14 @@ def membership_inference(name: str, options: AuditOptions, dataset: str, out: Pa
 
 def chain_audit(name: str, options: AuditOptions) -> Answer:
     """Audit a whole chain."""
+    from flows.column_statistics import DRAWING
     from flows.federated_training import chain_inline
-    from flows.synthesis import rows_inline
     from tasks.auditing.chain import audit_chain
     from tasks.auditing.synthesis_chain import audit_synthesis
-    from tasks.planning.synthesis import SYSTEM
+    from tasks.planning.column_statistics import SYNTHESIS
 
     with progress(f"audit of {name}, the whole chain"):
-        others = {SYSTEM: partial(audit_synthesis, chain=rows_inline)}
+        others = {SYNTHESIS: partial(audit_synthesis, chain=DRAWING.chain_inline)}
         report = others.get(name, partial(audit_chain, name, chain=chain_inline))(options)
     shown = _lines(
         f"{name}, the whole chain: {_verdict(report)}",

@@ -15,16 +15,17 @@ from storage.errors import RefusedError
 from tasks.auditing.chain import ChainReport, Tables, compare_chains, fresh_folder, request_of
 from tasks.auditing.traces import observe_synthesis
 from tasks.datasets.registration import ingest
-from tasks.planning.synthesis import SYSTEM, SynthesisPlan, SynthesisRequest
+from tasks.planning.column_statistics import SYNTHESIS, SynthesisPlan, SynthesisRequest
 from tasks.release.drawn_rows import SyntheticRows, cells_of, redrawn
-from tasks.release.synthesis import plan_synthesis, price_of_synthesis
+from tasks.release.single import price_of_plan
+from tasks.release.synthesis import plan_synthesis
 from tasks.runtime.settings import current_layout, isolated_root
 from tasks.tracking.results import Proved, proved_together
 from tasks.tracking.synthesis_report import synthesis_report
 from tasks.tracking.synthesis_tables import fidelity_of
 
 Chain = Callable[[SynthesisPlan, SynthesisRequest], SyntheticRows]
-"""Draws rows without an engine and MLflow: ``flows.synthesis.rows_inline``."""
+"""Draws rows without an engine and MLflow: ``flows.column_statistics.DRAWING.chain_inline``."""
 _DATASET = "synthetic"
 # So many that pairs of columns are counted at epsilon 1.
 _ROWS, _TEST_ROWS = 1200, 40
@@ -100,7 +101,7 @@ def audit_synthesis(options: AuditOptions = USUAL, *, chain: Chain) -> ChainRepo
     """
     neighbours, (epsilon, delta) = options.neighbours or Neighbours.REPLACE_ONE, options.budget()
     return compare_chains(
-        SYSTEM,
+        SYNTHESIS,
         options,
         {part: neighbouring_tables(neighbours, part) for part in ("train", "test")},
         lambda tables: synthesise_once(tables, epsilon, delta, neighbours, chain),
@@ -123,7 +124,7 @@ def synthesise_once(
         plan = plan_synthesis(request)
         if plan.pairs is None:
             raise ParameterError(f"epsilon is {epsilon:g}, at which no pairs are counted: {plan.reason}")
-        told: Mapping[str, object] = {"--plan": [str(price_of_synthesis(plan)), plan.reason]}
+        told: Mapping[str, object] = {"--plan": [str(price_of_plan(plan)), plan.reason]}
         found = chain(plan, request)
         proved = proved_together(
             {tuple(loss for one in plan.rests_on for loss in one.guarantee().losses)},

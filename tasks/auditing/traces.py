@@ -16,10 +16,10 @@ from sqlalchemy import MetaData, NullPool, create_engine, select
 from dpalgos.audit.bounds import Value
 from storage.layout import Layout
 from storage.refs import DatasetRef
+from tasks.planning.column_statistics import SynthesisPlan
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.releases import PlannedCombination, PlannedRelease
 from tasks.planning.rows import Partition
-from tasks.planning.synthesis import SynthesisPlan
 from tasks.release.drawn_rows import SyntheticRows
 from tasks.release.expectation import expect_run
 from tasks.tracking.reporting import run_report

@@ -30,8 +30,8 @@ from tasks.datasets.registration import find_dataset, ingest
 from tasks.datasets.request import IngestRequest
 from tasks.datasets.scales import declared_schema, scales_of
 from tasks.datasets.synthetic_cells import raw_cells
+from tasks.planning.column_statistics import SynthesisPlan, SynthesisRequest
 from tasks.planning.nights import PlannedNight, combination_of, release_of
-from tasks.planning.synthesis import SynthesisPlan, SynthesisRequest
 from tasks.release.column_counts import version_of
 from tasks.release.storing import read_release
 from tasks.runtime.settings import current_layout
@@ -103,7 +103,7 @@ class SyntheticRows(BaseModel, frozen=True):
         }
 
 
-def draw(plan: SynthesisPlan, request: SynthesisRequest, reference: ReleaseRef) -> SyntheticRows:
+def draw(plan: SynthesisPlan, request: SynthesisRequest) -> SyntheticRows:
     """Draw rows of a stored synthesis, register them as a derived data set, and write a file where one is named.
 
     Raises
@@ -114,13 +114,12 @@ def draw(plan: SynthesisPlan, request: SynthesisRequest, reference: ReleaseRef) 
     counted = plan.tables.setting.rows
     rows = request.rows or counted
     require_output(request.output)
-    synthesis = read_release(reference)
-    assert isinstance(synthesis, Synthesis)
-    cells = _cells(plan.dataset, synthesis, request.seed, rows)
+    key = plan.synthesis.key
+    cells = _cells(plan.dataset, synthesis := _synthesis(key), request.seed, rows)
     schema = declared_schema(plan.dataset)
     rests_on = tuple(one.key for one in plan.rests_on)
     drawn = {
-        "synthesis": reference.key,
+        "synthesis": key,
         "rests_on": list(rests_on),
         "seed": request.seed,
         "rows": rows,
@@ -142,7 +141,7 @@ def draw(plan: SynthesisPlan, request: SynthesisRequest, reference: ReleaseRef) 
         unit=str(plan.dataset.unit),
         name=request.called,
         derived=stored.version,
-        synthesis=reference.key,
+        synthesis=key,
         rests_on=rests_on,
         epsilon=rounded_up(gaussian_epsilon(mu, plan.delta), 6),
         delta=plan.delta,
@@ -166,6 +165,12 @@ def _losses(plan: SynthesisPlan) -> list[GaussianMu]:
     return [loss for loss in losses if isinstance(loss, GaussianMu)]
 
 
+def _synthesis(key: str) -> Synthesis:
+    found = read_release(ReleaseRef(key=key, kind=Synthesis.kind, party="server"))
+    assert isinstance(found, Synthesis)
+    return found
+
+
 def _cells(dataset: DatasetRef, synthesis: Synthesis, seed: int, rows: int) -> dict[str, list[object]]:
     drawing = Drawing(seed, rows)
     return raw_cells(dataset, drawing, synthesis.draw(drawing), int(synthesis.bins[0]))
@@ -181,8 +186,7 @@ def cells_of(name: str) -> dict[str, list[object]]:
     """
     drawn = drawn_by(name)
     source = version_of(str(drawn["dataset"]), str(drawn["version"]))
-    synthesis = read_release(ReleaseRef(key=str(drawn["synthesis"]), kind=Synthesis.kind, party="server"))
-    return _cells(source, synthesis, int(drawn["seed"]), int(drawn["rows"]))
+    return _cells(source, _synthesis(drawn["synthesis"]), int(drawn["seed"]), int(drawn["rows"]))
 
 
 class DrawnBy(TypedDict):

@@ -19,16 +19,13 @@ from dpalgos.pair_tables import parts_for
 from dpalgos.registry import AlgorithmSpec, lookup
 from storage.errors import InputError
 from storage.refs import DatasetRef, TableColumn
-from tasks.accounts.ledger import open_ledger
+from tasks.planning.column_statistics import ReductionPlan, ReductionRequest
 from tasks.planning.identity import code_version
-from tasks.planning.reduction import ReductionPlan, ReductionRequest
 from tasks.planning.releases import PlannedCombination, PlannedRelease
 from tasks.preparation.paid_moments import NAME
-from tasks.preparation.partitions import shards_of
-from tasks.release.admission import request_for, require_admissible
 from tasks.release.column_counts import version_of
-from tasks.release.prices import REDUCTION_EPSILON, Price, price_of_requests
-from tasks.release.single import SinglePlan, plan_single, require_room
+from tasks.release.prices import REDUCTION_EPSILON
+from tasks.release.single import SinglePlan, plan_single
 
 LABEL, SCORES = "second moments of the columns", "counts of scores along two components"
 SCORES_SHARE = 0.1
@@ -188,35 +185,6 @@ def plan_reduction(request: ReductionRequest) -> ReductionPlan:
         }
     )
     return plan.model_copy(update={"moments": moments, "plane": plane, "scores": scores})
-
-
-def is_paid(plan: ReductionPlan) -> bool:
-    """Whether all that a reduction releases is charged already, and costs nothing more."""
-    keys = {one.key for one in plan.releases}
-    return open_ledger().charged(keys) == keys
-
-
-def price_of_reduction(plan: ReductionPlan) -> Price | None:
-    """Return what a reduction would charge; None for public rows, and where it is charged already."""
-    request = request_for(plan.releases, plan.system)
-    return None if request is None else price_of_requests([request])
-
-
-def require_reduction_affordable(plan: ReductionPlan, request: ReductionRequest) -> None:
-    """Refuse what the account has no room for, or may not be read; nothing is charged.
-
-    Raises
-    ------
-    RefusedError, ParameterError
-        As the door does.
-    """
-
-    def require_at(epsilon: float) -> None:
-        other = plan_reduction(request.model_copy(update={"epsilon": epsilon, "delta": plan.delta}))
-        require_admissible(other.releases, shards_of(other.partition).training, run=other.system)
-
-    if not is_paid(plan):
-        require_room(require_at, plan)
 
 
 def moments_in(planned: PlannedRelease, released: Statistic) -> Moments:

@@ -1,4 +1,4 @@
-"""One release over every row of a version that is in no test file: planned, priced, paid once and found again."""
+"""Column statistics, released outside of runs: is a plan paid, its price, its room; and plans of one release."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tasks.planning.identity import code_version
 from tasks.planning.releases import PlannedRelease
 from tasks.planning.rows import Partition
 from tasks.preparation.partitions import make_partition, plan_partition, shards_of
-from tasks.release.admission import admit, request_for, require_admissible
+from tasks.release.admission import ChargedPlan, admit, request_for, require_admissible
 from tasks.release.door import make_release
 from tasks.release.prices import Price, price_of_requests
 from tasks.release.storing import stored_release
@@ -63,29 +63,33 @@ class SinglePlan:
         return self.planned.delta
 
     @property
-    def paid(self) -> bool:
-        """Whether it is charged already, and costs nothing more; what was stopped then is made with the same noise.
+    def releases(self) -> tuple[PlannedRelease, ...]:
+        """The release."""
+        return (self.planned,)
 
-        What an older ledger has forgotten is charged again, as releases of runs are.
-        """
-        return open_ledger().is_charged(self.planned.key)
+    @property
+    def system(self) -> str:
+        """What the plan is called in the ledger."""
+        return self.label
+
+    @property
+    def sound_counterpart(self) -> None:
+        """None: it is proved."""
+        return None
+
+    @property
+    def paid(self) -> bool:
+        """As :func:`is_paid`."""
+        return is_paid(self)
 
     @property
     def price(self) -> Price | None:
-        """What it would charge; None for public rows, and where it is charged already."""
-        request = request_for([self.planned], self.planned.label)
-        return None if request is None else price_of_requests([request])
+        """As :func:`price_of_plan`."""
+        return price_of_plan(self)
 
     def require_affordable(self) -> None:
-        """Refuse what the account has no room for, or may not be read; nothing is charged.
-
-        Raises
-        ------
-        RefusedError, ParameterError
-            As the door does.
-        """
-        if not self.paid:
-            require_room(lambda epsilon: self.at(epsilon)._require_admissible(), self)
+        """As :func:`require_affordable`."""
+        require_affordable(self, self.at)
 
     def make(self) -> ReleaseRef:
         """Make the release, or return the one that there is, which costs nothing.
@@ -107,12 +111,12 @@ class SinglePlan:
             return stored
         return make_release(self.planned, shards)
 
-    def _require_admissible(self) -> None:
-        require_admissible([self.planned], shards_of(self.partition).training, run=self.planned.label)
 
+class _Stated(ChargedPlan, Protocol):
+    """Releases over a version's rows that are charged together, and the epsilon that they state."""
 
-class _Priced(Protocol):
-    """What a plan says of its price."""
+    @property
+    def partition(self) -> Partition: ...
 
     @property
     def epsilon(self) -> float: ...
@@ -124,30 +128,53 @@ class _Priced(Protocol):
     def label(self) -> str: ...
 
 
-def require_room(require_admissible_at: Callable[[float], None], plan: _Priced) -> None:
-    """Refuse a plan that the account has no room for, with the largest epsilon that it has room for.
+def is_paid(plan: ChargedPlan) -> bool:
+    """Whether all that a plan releases is charged already, and costs nothing more.
+
+    What was stopped after its charge is made with the same noise. What an older ledger has forgotten is charged again,
+    as releases of runs are.
+    """
+    keys = {one.key for one in plan.releases}
+    return open_ledger().charged(keys) == keys
+
+
+def price_of_plan(plan: ChargedPlan) -> Price | None:
+    """Return what a plan would charge; None for public rows, and where it is charged already."""
+    request = request_for(plan.releases, plan.system)
+    return None if request is None else price_of_requests([request])
+
+
+def require_affordable(plan: _Stated, at: Callable[[float], _Stated]) -> None:
+    """Refuse what the account has no room for, or may not be read; nothing is charged.
 
     Parameters
     ----------
-    require_admissible_at : callable
-        Of an epsilon: raises where the plan is refused at it.
-    plan : _Priced
+    plan : ChargedPlan
+        With its partition, epsilon and delta.
+    at : callable
+        From another epsilon to the plan that differs in it: a refusal names the largest that the account has room for.
 
     Raises
     ------
     RefusedError, ParameterError
         As the door does.
     """
+    if is_paid(plan):
+        return
+
+    def require_at(epsilon: float) -> None:
+        other = plan if epsilon == plan.epsilon else at(epsilon)
+        require_admissible(other.releases, shards_of(other.partition).training, run=other.system)
 
     def fits(epsilon: float) -> bool:
         try:
-            require_admissible_at(epsilon)
+            require_at(epsilon)
         except (RefusedError, ParameterError):
             return False
         return True
 
     try:
-        require_admissible_at(plan.epsilon)
+        require_at(plan.epsilon)
     except OverspendError as refusal:
         largest = largest_that_fits(fits, plan.epsilon)
         left = OneMore(epsilon=largest, delta=plan.delta, run=f"one more release of {plan.label}")

@@ -1,4 +1,4 @@
-"""The plan of a synthesis: stages by public numbers, budgets, identities; its price; what is refused beforehand."""
+"""The plan of a synthesis: stages by public numbers, budgets, identities; what is refused beforehand."""
 
 from __future__ import annotations
 
@@ -16,21 +16,20 @@ from dpalgos.registry import AlgorithmSpec, lookup
 from dpalgos.synthesis.stages import PAIR_PARTS, stages_for
 from storage.datasets import origins
 from storage.errors import InputError
-from storage.refs import DatasetRef, ReleaseRef
+from storage.refs import DatasetRef
 from tasks.accounts.terms import gaussian_delta, opening_cap, relation_of
 from tasks.datasets.scales import declared_schema, scales_of
 from tasks.datasets.synthetic_cells import require_drawable
+from tasks.planning.column_statistics import SynthesisPlan, SynthesisRequest
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.identity import code_version
 from tasks.planning.releases import PlannedCombination, PlannedRelease
 from tasks.planning.rows import Partition
-from tasks.planning.synthesis import SynthesisPlan, SynthesisRequest
 from tasks.preparation.paid_counts import NAME, counted_columns, described_columns
 from tasks.preparation.partitions import plan_partition, shards_of
-from tasks.release.admission import request_for, require_admissible
 from tasks.release.column_counts import version_of
-from tasks.release.prices import RUN_EPSILON, Price, price_of_requests
-from tasks.release.storing import stored_release
+from tasks.release.drawn_rows import require_output
+from tasks.release.prices import RUN_EPSILON
 from tasks.runtime.settings import current_layout
 
 # What histograms that were released before must be worth, of the mu² that the plan would pay for its own.
@@ -109,13 +108,15 @@ def plan_synthesis(request: SynthesisRequest) -> SynthesisPlan:
     Raises
     ------
     InputError
-        If the version has no declared columns, a column cannot be drawn, or Gaussian noise has no delta.
+        If the version has no declared columns, a column cannot be drawn, Gaussian noise has no delta, or the output
+        exists.
     ParameterError
         For numbers beyond their bounds, or a trust model that does not admit it.
     """
     dataset = version_of(request.dataset)
     schema, epsilon = declared_schema(dataset), RUN_EPSILON if request.epsilon is None else request.epsilon
     require_drawable(schema)
+    require_output(request.output)
     config = TrainingConfig(
         dataset=dataset.name, epsilon=epsilon, delta=request.delta, test_fraction=request.test_fraction
     )
@@ -241,26 +242,3 @@ def _named_pairs(dataset: DatasetRef, given: Sequence[str]) -> list[tuple[int, i
             )
         found.append((names.index(one), names.index(other)))
     return found
-
-
-def price_of_synthesis(plan: SynthesisPlan) -> Price | None:
-    """Return what a synthesis would charge; None for public rows, and where it is charged already."""
-    request = request_for(plan.releases, plan.system)
-    return None if request is None else price_of_requests([request])
-
-
-def require_synthesis_admissible(plan: SynthesisPlan) -> None:
-    """Refuse what the account has no room for, or may not be read; nothing is charged.
-
-    Raises
-    ------
-    RefusedError, ParameterError
-        As the door does.
-    """
-    require_admissible(plan.releases, shards_of(plan.partition).training, run=plan.system)
-
-
-def references_before(plan: SynthesisPlan) -> dict[str, ReleaseRef]:
-    """Return the histograms that were released before, by key."""
-    found = {one.key: stored_release(one) for one in plan.counts if one.key in plan.before}
-    return {key: reference for key, reference in found.items() if reference is not None}

@@ -25,8 +25,8 @@ from storage.datasets import declared_table
 from storage.encoder import TableEncoder, encoder_of
 from storage.layout import Layout
 from storage.refs import DatasetRef
+from tasks.planning.column_statistics import ReductionPlan
 from tasks.planning.configuration import Json
-from tasks.planning.reduction import ReductionPlan
 from tasks.planning.releases import PlannedRelease
 from tasks.release.moments import components_in, moments_in
 from tasks.release.storing import read_release, stored_release

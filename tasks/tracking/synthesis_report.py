@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dpalgos.measured import in_digits
-from tasks.planning.synthesis import SynthesisPlan
+from tasks.planning.column_statistics import SynthesisPlan
 from tasks.release.drawn_rows import SyntheticRows
 from tasks.tracking.runs import RunReport
 from tasks.tracking.synthesis_figure import draw_columns, draw_tables

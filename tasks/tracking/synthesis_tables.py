@@ -19,8 +19,8 @@ from dpalgos.synthesis.model import Synthesis
 from storage.refs import ReleaseRef
 from tasks.datasets.scales import Scale, label_of, scales_of
 from tasks.datasets.synthetic_cells import places_written
+from tasks.planning.column_statistics import SynthesisPlan
 from tasks.planning.releases import PlannedCombination, PlannedRelease
-from tasks.planning.synthesis import SynthesisPlan
 from tasks.release.descriptions import MISSING, ends_of_part
 from tasks.release.drawn_rows import SyntheticRows
 from tasks.release.pair_descriptions import MISSING_NUMBER

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from flows import comparison, federated_training, reduction
+from flows import column_statistics, comparison, federated_training
 from storage.errors import RefusedError
 from tasks.host import engine
 from tasks.runtime.steps import inline
@@ -44,7 +44,7 @@ def _no_context(*_: object, **__: object) -> nullcontext[None]:
 
 @contextmanager
 def runs_called() -> Iterator[None]:
-    """Let ``train``, ``compare`` and ``reduce`` call what else would be flows."""
+    """Let ``train``, ``compare``, ``reduce`` and ``synthesise`` call what else would be flows."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine, "started_ahead", _no_context)
         patch.setattr(engine, "prepare_engine", _nothing)
@@ -55,7 +55,8 @@ def runs_called() -> Iterator[None]:
             patch.setattr(federated_training, name, _no_context)
         for name in ("show_result", "announce_trained"):
             patch.setattr(federated_training, name, _nothing)
-        patch.setattr(reduction, "reduce", _Called(reduction.reduce.fn))
+        for name in ("reduce", "synthesise"):
+            patch.setattr(column_statistics, name, _Called(getattr(column_statistics, name).fn))
         for name in ("announcing_failures", "showing_progress"):
-            patch.setattr(reduction, name, _no_context)
+            patch.setattr(column_statistics, name, _no_context)
         yield

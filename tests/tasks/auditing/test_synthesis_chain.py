@@ -16,7 +16,7 @@ from dpalgos.audit.experiment import AuditOptions, Verdict
 from dpalgos.guarantees import Neighbours
 from dpalgos.mechanisms.distributions import RoundedGaussian
 from dpalgos.synthesis.makers import OfTree
-from flows.synthesis import rows_inline
+from flows.column_statistics import DRAWING
 from storage.errors import InputError, RefusedError
 from tasks.auditing import synthesis_chain
 from tasks.auditing.chain import ChainReport, Tables, request_of
@@ -44,7 +44,7 @@ def unseen() -> tuple[Tables, Tables]:
 
 
 def drawn_once(tables: Tables, epsilon: float = 4.0) -> dict[str, Any]:
-    return synthesise_once(tables, epsilon, 1e-5, Neighbours.REPLACE_ONE, rows_inline)[0]
+    return synthesise_once(tables, epsilon, 1e-5, Neighbours.REPLACE_ONE, DRAWING.chain_inline)[0]
 
 
 def differing(pair: tuple[Tables, Tables]) -> tuple[str, ...]:
@@ -135,7 +135,7 @@ def test_a_tree_of_exact_tables_is_refused_by_verify(root: Path, monkeypatch: py
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(RoundedGaussian, "sample", sample)
             patch.setattr(OfTree, "parents", parents)
-            return rows_inline(*given)
+            return DRAWING.chain_inline(*given)
 
     # Dependence that all rows show, and that the noise of pairs at epsilon 1 hides.
     random, tables = np.random.default_rng(2), base_tables()
@@ -143,7 +143,7 @@ def test_a_tree_of_exact_tables_is_refused_by_verify(root: Path, monkeypatch: py
     weight = 40.0 + 0.4 * tables["train"]["age"] + random.uniform(0.0, 60.0, rows)
     ward = np.where(random.random(rows) < tables["train"]["age"] / 150.0, "north", "south")
     tables["train"] = tables["train"].assign(weight=weight, ward=ward)
-    synthesise_once(tables, 1.0, 1e-5, Neighbours.REPLACE_ONE, rows_inline)
+    synthesise_once(tables, 1.0, 1e-5, Neighbours.REPLACE_ONE, DRAWING.chain_inline)
     with pytest.raises(RefusedError, match="synthesis"):
         synthesise_once(tables, 1.0, 1e-5, Neighbours.REPLACE_ONE, mutated)
 
@@ -162,7 +162,7 @@ def test_nothing_beside_the_releases_of_a_synthesis_differs(neighbours: Neighbou
 
     def compared() -> list[str]:
         options = AuditOptions(trials=2, neighbours=neighbours, confidence=1 - 1e-9)
-        reports.append(audit_synthesis(options, chain=rows_inline))
+        reports.append(audit_synthesis(options, chain=DRAWING.chain_inline))
         return [name for name in reports[-1].differing if not _OF_RELEASES.search(name)]
 
     assert differing_each_time(compared) == []
@@ -173,6 +173,6 @@ def test_nothing_beside_the_releases_of_a_synthesis_differs(neighbours: Neighbou
 
 @pytest.mark.nightly
 def test_the_chain_of_a_synthesis_is_consistent(root: Path) -> None:
-    report = audit_synthesis(AuditOptions(trials=40, confidence=1 - 1e-9), chain=rows_inline)
+    report = audit_synthesis(AuditOptions(trials=40, confidence=1 - 1e-9), chain=DRAWING.chain_inline)
     assert report.verdict is Verdict.CONSISTENT, report
     assert report.differing == (), report

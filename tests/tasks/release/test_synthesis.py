@@ -12,7 +12,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from flows import synthesis as chained
+from flows import column_statistics as chained
 from flows.federated_training import begin
 from storage.errors import InputError, OverspendError, RefusedError
 from storage.layout import Layout
@@ -20,13 +20,14 @@ from storage.refs import DatasetRef, Visibility
 from tasks.accounts.ledger import open_ledger
 from tasks.datasets.registration import find_dataset, ingest
 from tasks.datasets.request import IngestRequest
-from tasks.planning.synthesis import SynthesisRequest
+from tasks.planning.column_statistics import SynthesisPlan, SynthesisRequest
 from tasks.preparation.partitions import shards_of
 from tasks.release import drawn_rows
 from tasks.release.column_counts import plan_counts
 from tasks.release.drawn_rows import LINEAGE, SyntheticRows, cells_of, redrawn
+from tasks.release.single import require_affordable
 from tasks.release.storing import read_release
-from tasks.release.synthesis import plan_synthesis, require_synthesis_admissible
+from tasks.release.synthesis import plan_synthesis
 from tasks.runtime.settings import current_layout
 from tasks.runtime.stores import open_releases
 
@@ -87,7 +88,7 @@ def _not_logged(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def made(**asked: Any) -> SyntheticRows:
     request = SynthesisRequest(dataset="ward", **{"epsilon": 4.0, **asked})
-    return chained.chain_inline(plan_synthesis(request), request)
+    return chained.SYNTHESIS.chain_inline(plan_synthesis(request), request)
 
 
 def test_stages_are_charged_once_together_and_drawing_costs_nothing(root: Path, tmp_path: Path) -> None:
@@ -175,12 +176,12 @@ def test_what_is_stopped_between_stages_is_charged_once(
 
     monkeypatch.setattr(chained, "begin", stop)
     with pytest.raises(KeyboardInterrupt):
-        chained.chain_inline(plan, request)
+        chained.SYNTHESIS.chain_inline(plan, request)
     first, store = plan.releases[0].key, open_releases()
     before, paid = store.read(first)[1], list(open_ledger().charges("ward"))
     assert len(paid) == 3
     monkeypatch.setattr(chained, "begin", begin)
-    found = chained.chain_inline(plan_synthesis(request), request)
+    found = chained.SYNTHESIS.chain_inline(plan_synthesis(request), request)
     assert list(open_ledger().charges("ward")) == paid
     assert found.rests_on[0] == first
     np.testing.assert_array_equal(store.read(first)[1]["values"], before["values"])
@@ -242,8 +243,13 @@ def test_people_and_numeric_labels(root: Path, tmp_path: Path) -> None:
 
 def test_what_cannot_be_drawn_or_paid_is_refused_before_anything_is_charged(root: Path, tmp_path: Path) -> None:
     dataset = brought_in(tmp_path, cap=2.0)
-    with pytest.raises(OverspendError, match="epsilon 2"):
-        require_synthesis_admissible(plan_synthesis(SynthesisRequest(dataset="ward", epsilon=4.0)))
+
+    def asked(epsilon: float) -> SynthesisPlan:
+        return plan_synthesis(SynthesisRequest(dataset="ward", epsilon=epsilon))
+
+    with pytest.raises(OverspendError, match="epsilon 2") as refusal:
+        require_affordable(asked(4.0), asked)
+    assert "one more release of histograms" in str(refusal.value)
     with pytest.raises(InputError, match="height"):
         plan_synthesis(SynthesisRequest(dataset="ward", epsilon=1.0, pairs=("age,height",)))
     with pytest.raises(InputError, match="derived"):

@@ -18,8 +18,9 @@ from storage.datasets import declared_table
 from storage.encoder import TableEncoder, encoder_of
 from storage.errors import InputError, PriceError, RefusedError
 from tasks.datasets.registration import find_dataset
-from tasks.planning.reduction import ReductionRequest
-from tasks.release.moments import geometry_of, moments_in, plan_reduction, price_of_reduction
+from tasks.planning.column_statistics import ReductionRequest
+from tasks.release.moments import geometry_of, moments_in, plan_reduction
+from tasks.release.single import price_of_plan
 from tasks.release.storing import read_release, stored_release
 from tasks.runtime.settings import current_layout, current_root
 from tasks.tracking import reductions
@@ -167,7 +168,7 @@ def test_what_does_not_serve_is_refused(clinic: pd.DataFrame) -> None:
         unitball.reduce("clinic", epsilon=0.02)
     with pytest.raises(RefusedError, match="cap"):
         unitball.reduce("clinic", epsilon=25.0, components=1)
-    assert price_of_reduction(plan_reduction(ReductionRequest(dataset="clinic", epsilon=25.0))) is not None
+    assert price_of_plan(plan_reduction(ReductionRequest(dataset="clinic", epsilon=25.0))) is not None
 
 
 def test_a_basis_of_an_earlier_version_says_so(clinic: pd.DataFrame) -> None:

@@ -1,4 +1,4 @@
-"""`unitball synthesise` as a flow: the command ends, is charged once, and logs nothing but what is released."""
+"""`unitball synthesise` and `reduce` as flows: each ends, is charged once, and logs only what is released."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from flows import synthesis as chained
-from tasks.planning.synthesis import SynthesisRequest
-from tasks.release.synthesis import plan_synthesis
+from flows import column_statistics as chained
+from tasks.planning.column_statistics import ReductionRequest, StatisticsRequest, SynthesisRequest
 from tasks.runtime.progress import observed_by
 from tasks.tracking.runs import tracking_client
 from tests.support.command_line import CommandLine
@@ -113,7 +112,12 @@ def _assert_reported(tables: dict[str, list[dict[str, Any]]], page: str) -> None
 
 def test_each_step_has_a_place_in_the_progress(called: CommandLine, files: tuple[object, ...], tmp_path: Path) -> None:
     _ingested(called, files, tmp_path)
-    request, names = SynthesisRequest(dataset="ward", epsilon=4.0), list[str]()
-    with observed_by(names.append):
-        chained.chain_inline(plan_synthesis(request), request)
-    assert tuple(name.replace("-", "_") for name in names) == chained.STAGES
+    kinds: tuple[tuple[chained.Statistics[Any, Any, Any], StatisticsRequest], ...] = (
+        (chained.SYNTHESIS, SynthesisRequest(dataset="ward", epsilon=4.0)),
+        (chained.REDUCTION, ReductionRequest(dataset="ward", epsilon=4.0, components=1, score_counts=True)),
+    )
+    for kind, request in kinds:
+        names = list[str]()
+        with observed_by(names.append):
+            kind.chain_inline(kind.plan(request), request)
+        assert tuple(name.replace("-", "_") for name in names) == kind.stages
