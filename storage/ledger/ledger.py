@@ -266,7 +266,9 @@ class Ledger:
         require_plan(plan)
         with self._database.connected() as database:
             with reading(database) as entries:
-                new, end = unpaid(entries, plan), entries.last()
+                # The end first: on PostgreSQL each statement sees what was committed before it.
+                end = entries.last()
+                new = unpaid(entries, plan)
             # Most runs of a schedule meet their own releases again; they need not wait for the write lock.
             if new or not plan.releases:
                 with writing(database) as entries:

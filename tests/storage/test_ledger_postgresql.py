@@ -17,8 +17,9 @@ from storage.errors import FormatVersionError, OverspendError, StorageError
 from storage.ledger import database as module
 from storage.ledger import entries as entries_module
 from storage.ledger import ledger as ledger_module
-from storage.ledger.charges import Cap
+from storage.ledger.charges import Cap, PlanRequest, ReleaseCharge
 from storage.ledger.database import FORMAT_VERSION, Chain
+from storage.ledger.entries import Entries
 from storage.ledger.ledger import Ledger, OutputOutcome
 from storage.refs import Visibility
 from tests.support.forks import die, killed, race
@@ -115,6 +116,23 @@ def test_processes_race_for_one_release(url: str) -> None:
     ledger = open_ledger(url, cap=8)
     answers = race(8, lambda _: len(open_ledger(url).charge(request(release("k")), {}).charged))
     assert sorted(answers) == [0] * 7 + [1]
+    assert spent(ledger) == 1
+
+
+def test_a_release_that_another_process_pays_meanwhile_is_not_paid_again(url: str) -> None:
+    """The mutant: the end of the chain is read after the releases that are not paid."""
+    ledger, another = open_ledger(url, cap=8), open_ledger(url)
+    found = ledger_module.unpaid
+
+    def looked(entries: Entries, plan: PlanRequest) -> tuple[ReleaseCharge, ...]:
+        patch.undo()
+        new = found(entries, plan)
+        another.charge(request(release("k")), {})
+        return new
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ledger_module, "unpaid", looked)
+        assert not ledger.charge(request(release("k")), {}).charged
     assert spent(ledger) == 1
 
 
