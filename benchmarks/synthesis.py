@@ -122,8 +122,7 @@ def _same(table: Table, known: Cell, cell: Cell) -> bool:
     if cell["system"] != "rule" or known["system"] not in ("tree", "independent") or _key(known) != _key(cell | at):
         return False
     mu = mu_from_epsilon_delta(cell["epsilon"], DELTA)
-    facts = len(table.train), len(table.ranges) + len(table.sizes), table.classes, mu
-    return replace(staged("rule", *facts), reason="") == replace(staged(known["system"], *facts), reason="")
+    return replace(staged("rule", table, mu), reason="") == replace(staged(known["system"], table, mu), reason="")
 
 
 def measured(table: Table, cell: Cell, environments: Path) -> Cell:
@@ -175,7 +174,7 @@ def ours(table: Table, cell: Cell) -> tuple[Part, int]:
     columns, cells = of_table(table)
     mu = mu_from_epsilon_delta(cell["epsilon"], DELTA)
     labels = table.train.labels.astype(np.float64)
-    stages = staged(cell["system"], len(labels), len(columns), table.classes, mu)
+    stages = staged(cell["system"], table, mu)
     chain = Chain(cells(table.train), labels, columns, table.classes, mu, cell["seed"], stages=stages)
     synthesis = chain.run()
     drawing = Drawing(cell["seed"], len(labels))
@@ -192,11 +191,10 @@ def ours(table: Table, cell: Cell) -> tuple[Part, int]:
     )
 
 
-def staged(system: str, rows: int, columns: int, classes: int, mu: float) -> Stages:
+def staged(system: str, table: Table, mu: float) -> Stages:
     """Return the stages of a system."""
-    if system == "tree":
-        return stages_for(rows, columns, classes, mu, tree=True)
-    return stages_for(rows, columns, classes, mu, tree=False if system == "independent" else None)
+    facts = len(table.train), len(table.ranges) + len(table.sizes), table.classes, mu
+    return stages_for(*facts, values=table.sizes, tree={"tree": True, "independent": False}.get(system))
 
 
 def metrics(table: Table, drawn: Part, seed: int) -> dict[str, float]:

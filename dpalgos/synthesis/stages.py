@@ -4,10 +4,11 @@
 table per column: (column, parent, class), or (column, class) where it has no parent. The number of tables of each
 stage, and so its sensitivity, does not depend on what an earlier one released.
 
-*When (b) is worth its share.* Stage (b) has two uses.
+*When (b) is worth its share.* Stage (b) has two uses. C and F are the numbers of groups per column in (b) and (c), as
+means over the columns: a category has no more groups than declared values.
 
-1. It sees dependence where its cells hold more rows than their noise: with P pairs and C groups per column, n/(C² K)
-   rows per cell against a deviation of √(2P)/μ_b.
+1. It sees dependence where its cells hold more rows than their noise: with P pairs, n/(C² K) rows per cell against a
+   deviation of √(2P)/μ_b.
 2. Each of its tables, summed, says how many rows of each class a column's C groups hold. The d − 1 tables of a column
    together say it with a variance of about C d/μ_b², and the table of stage (c) says each of F fine groups with
    2d/μ_c². Where a fine group holds fewer rows of a class than two deviations, n/(F K) < 2 √(2d)/μ_c, and a coarse one
@@ -106,6 +107,7 @@ def stages_for(
     *,
     paid: bool = False,
     named: Sequence[tuple[int, int]] = (),
+    values: Sequence[int] = (),
     tree: bool | None = None,
 ) -> Stages:
     """Return the stages of a synthesis.
@@ -122,6 +124,8 @@ def stages_for(
         Whether one-way counts were released before.
     named : sequence of (int, int)
         Pairs of columns to be counted instead of all; a tree's edges are then chosen among these.
+    values : sequence of int
+        How many declared values each category has; the other columns are numbers.
     tree : bool, optional
         Whether pairs are counted. Default: by the rule.
 
@@ -140,10 +144,14 @@ def stages_for(
     share, pair_share = 0.0 if paid else _SHARES[0], _SHARES[1]
     reason = f"No pairs are counted: {columns} columns are more than {MOST_COLUMNS}, and no pair is named."
     if pairs:
-        cell = rows / (PAIR_PARTS**2 * label_parts)
+        groups, fine_groups = (
+            math.fsum([(columns - len(values)) * most, *(min(most, one) for one in values)]) / columns
+            for most in (PAIR_PARTS, PARTS)
+        )
+        cell = rows / (groups**2 * label_parts)
         noise = math.sqrt(2.0 * len(pairs)) / (mu * math.sqrt(pair_share))
-        fine, of_fine = rows / (PARTS * label_parts), math.sqrt(2.0 * columns / (1.0 - share - pair_share)) / mu
-        coarse, of_coarse = PAIR_PARTS * cell, math.sqrt(PAIR_PARTS * columns / pair_share) / mu
+        fine, of_fine = rows / (fine_groups * label_parts), math.sqrt(2.0 * columns / (1.0 - share - pair_share)) / mu
+        coarse, of_coarse = groups * cell, math.sqrt(groups * columns / pair_share) / mu
         told, sparse = cell >= noise, fine < _SPARSE * of_fine and coarse >= of_coarse
         reason = (
             f"{'Pairs' if told or sparse else 'No pairs'} are counted: a cell of a pair's table ({len(pairs)} in all) "

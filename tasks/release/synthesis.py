@@ -158,11 +158,12 @@ def _planned(
     named = _named_pairs(dataset, request.pairs)
     # Noise of several parties adds up; rules go by what is left of the budget.
     worth = mu / draft.setting(dataset.dimension).noise_factor
-    stages = stages_for(rows, len(columns), classes, worth, named=named)
+    values = [one.values for one in dataset.columns if one.values is not None]
+    stages = stages_for(rows, len(columns), classes, worth, named=named, values=values)
     before = described_columns(dataset, relation_of(dataset.name), draft.trust.name)
     there = math.fsum(cast(GaussianMu, one.budget).mu ** 2 for one in before)
     if there >= _GOOD_ENOUGH * stages.shares[0] * mu**2:
-        stages = stages_for(rows, len(columns), classes, worth, named=named, paid=True)
+        stages = stages_for(rows, len(columns), classes, worth, named=named, values=values, paid=True)
     else:
         before = []
     mus = [mu * math.sqrt(share) for share in stages.shares]

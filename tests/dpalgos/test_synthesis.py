@@ -285,6 +285,10 @@ def test_stages_are_public_and_each_table_is_counted_once() -> None:
     assert not stages_for(4_000, 20, 2, 0.237).pairs
     assert stages_for(15_000, 16, 26, 0.237).pairs, "sums of tables of pairs improve sparse counts by class"
     assert not stages_for(15_000, 16, 26, 0.028).pairs
+    few = (3, 5, 4, 4, 3, 2, 3, 3)
+    assert stages_for(10_367, 8, 4, 0.078).pairs
+    assert not stages_for(10_367, 8, 4, 0.078, values=few).pairs, "counts of so few groups are not sparse"
+    assert stages_for(10_367, 8, 4, 0.24, values=few).pairs
     assert not stages_for(10**6, MOST_COLUMNS + 1, 2, 1.0).pairs
     named = stages_for(10**6, MOST_COLUMNS + 1, 2, 1.0, named=[(3, 1), (1, 3)])
     assert named.pairs == ((1, 3),)

@@ -41,7 +41,8 @@ class Chain:
 
     def run(self) -> Synthesis:
         columns = len(self.columns)
-        stages = self.stages or stages_for(len(self.labels), columns, self.classes, self.mu)
+        values = [one.values for one in self.columns if one.values is not None]
+        stages = self.stages or stages_for(len(self.labels), columns, self.classes, self.mu, values=values)
         self.stages = stages
         mus = [self.mu * share**0.5 for share in stages.shares]
         rows = ArrayRows(self.features, self.labels)
