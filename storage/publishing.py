@@ -100,11 +100,12 @@ class StagedDataset:
         return dict(sorted(((one, share) for one, share in shares.items() if share > 0), key=lambda item: -item[1]))
 
     def rest_on(self, synthesis: str) -> None:
-        """Say that these public rows are drawn from a synthesis: their reference has its key, as derived rows' has.
+        """Say that these public rows are drawn from a synthesis: they become a derived version with its key.
 
-        They are a version of their own, also where they are the derived one's to the byte.
+        They are a version of their own, also where they are the derived one's to the byte, and are compared with
+        private rows as public ones are.
         """
-        self._body |= {"synthesis": synthesis, "recognised": True}
+        self._body |= {"synthesis": synthesis, "recognised": True, "visibility": str(Visibility.DERIVED)}
 
     def sharing_accounts(self) -> set[str]:
         """Return the accounts under which people of the same namespace are stored as private rows."""

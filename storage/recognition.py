@@ -1,12 +1,15 @@
-"""Fingerprints by which a version's rows are recognised: those of its source's kind, made again from stored rows."""
+"""By what rows are recognised: fingerprints, made again from stored rows, and the lineage that drawn rows carry."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from storage import documents
 from storage.datasets import PARTS, counted_blocks, load_manifest
-from storage.errors import StorageError
+from storage.errors import InputError, StorageError
 from storage.fingerprints import Fingerprints
 from storage.layout import FINGERPRINTS, Layout
 from storage.pictures.declaration import Pictures
@@ -14,6 +17,56 @@ from storage.pictures.summaries import summaries_of
 from storage.refs import DatasetRef
 from storage.schema import Schema, parse_schema
 from storage.secrets import root_secret
+
+LINEAGE = "unitball.lineage"
+"""Key of the metadata of a Parquet file or an Arrow table under which its lineage stands, as JSON."""
+BESIDE = ".lineage.json"
+"""How the file beside a CSV file that holds its lineage ends."""
+
+
+def lineage_of_file(path: Path) -> Mapping[str, Any]:
+    """Return the lineage that a file of drawn rows carries; nothing of others.
+
+    Raises
+    ------
+    InputError
+        If it cannot be read.
+    """
+    beside = path.with_name(path.name + BESIDE)
+    if beside.is_file():
+        return _lineage(beside.read_bytes(), str(beside))
+    found = None
+    if path.suffix == ".parquet" and path.is_file():
+        try:
+            found = (pq.read_schema(path).metadata or {}).get(LINEAGE.encode())
+        except (OSError, pa.ArrowException):
+            # What else is wrong with the file, its reader says.
+            return {}
+    return {} if found is None else _lineage(found, f"{path}, metadata {LINEAGE}")
+
+
+def lineage_of_rows(rows: Any) -> Mapping[str, Any]:
+    """Return the lineage that drawn rows in memory carry: in the ``attrs`` of a frame, or as Arrow's metadata."""
+    attributes = getattr(rows, "attrs", None)
+    if isinstance(attributes, Mapping) and "synthesis" in attributes:
+        return _required(attributes, "the attrs of the data frame")
+    kept = getattr(getattr(rows, "schema", None), "metadata", None) or {}
+    found = kept.get(LINEAGE.encode()) if isinstance(kept, Mapping) else None
+    return {} if found is None else _lineage(found, f"the metadata {LINEAGE} of the rows")
+
+
+def _lineage(text: bytes, place: str) -> Mapping[str, Any]:
+    try:
+        return _required(documents.parse_json(text, place), place)
+    except ValueError as error:
+        raise InputError(f"{place}: the lineage of synthetic rows cannot be read ({error}); restore it") from error
+
+
+def _required(found: Any, place: str) -> Mapping[str, Any]:
+    key = found.get("synthesis") if isinstance(found, Mapping) else None
+    if not (isinstance(key, str) and len(key) == 64 and set(key) <= set("0123456789abcdef")):
+        raise InputError(f"{place}: the lineage of synthetic rows names no synthesis; restore it")
+    return found
 
 
 def fingerprints_for(

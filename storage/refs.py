@@ -187,6 +187,11 @@ class DatasetRef(BaseModel, frozen=True, extra="forbid"):
         )
 
     @property
+    def drawn_from(self) -> tuple[str, ...]:
+        """The key of the synthesis, of derived rows."""
+        return (self.synthesis,) if self.synthesis else ()
+
+    @property
     def unit(self) -> Unit:
         """What is protected."""
         return Unit(self.person)

@@ -162,6 +162,7 @@ class PrivatePCA(_Unmarked, PrivateStep):
             grouped=grouped,
             columns=tuple(places),
             normalisation="none",
+            **self._recognised_by(X, features),
         )
         if self.public:
             made = moments_in_memory(encoded, self._epsilon, float(self.delta), self.center, self.random_state)

@@ -54,7 +54,7 @@ from tasks.release.preflight import require_feasible
 from tasks.release.prices import price_of
 from tasks.release.storing import read_release
 from tasks.runtime.settings import current_layout, current_root
-from tasks.runtime.stores import open_catalog
+from tasks.runtime.stores import open_catalog, open_releases
 from tasks.tracking.effects import counts_behind
 from tasks.tracking.results import Proved, proved_of, proved_together
 from unitball.guarantees import DRAWN_ROWS, IN_MEMORY_ALONE, NOT_REMEMBERED
@@ -120,6 +120,8 @@ class Encoded:
         What rows are recognised by (:meth:`storage.schema.Schema.plain`); the features where None.
     cells : callable, optional
         Gives what patterns are made of (:meth:`storage.schema.Schema.cells`).
+    synthesis : str
+        Key of the synthesis that draws the rows by the lineage that they carry; empty where they carry none.
     """
 
     features: Floats
@@ -129,6 +131,7 @@ class Encoded:
     normalisation: str
     recognised_by: Floats | None = None
     cells: Callable[[Any], Any] | None = None
+    synthesis: str = ""
 
     @property
     def records(self) -> int:
@@ -328,19 +331,33 @@ def fit_in_memory(config: TrainingConfig, rows: Encoded, random_state: Any) -> F
 
 
 def _drawn_among(rows: Encoded) -> Drawn:
-    """Return what public rows rest on that are found among those of derived sets of the current root.
+    """Return what public rows rest on that carry a lineage or are found among those of derived sets of the root.
 
     A tenth of them, as at an ingestion; here no declaration overrides it, for there is nowhere to record one.
+
+    Raises
+    ------
+    RefusedError
+        If a release of the chain is not stored in the current root: no epsilon could be stated.
     """
     with using_root(None):
         # Nothing is made where there is no root yet.
-        if not Layout(current_root()).marker.exists() or not (versions := drawn_versions(layout := current_layout())):
+        there = Layout(current_root()).marker.exists()
+        versions = drawn_versions(layout := current_layout()) if there else []
+        if not versions and not rows.synthesis:
             return Drawn()
+        if rows.synthesis and (not there or not open_releases().exists(rows.synthesis)):
+            raise RefusedError(
+                f"the rows carry the lineage of synthesis {rows.synthesis[:12]}, which is not stored in the current "
+                "root, so that no epsilon could be stated: set UNITBALL_ROOT to the root where they were drawn"
+            )
         prints = Fingerprints(root_secret(layout), columns=False, cells=rows.cells)
         prints.add(rows.features if rows.recognised_by is None else rows.recognised_by)
         alike = {one for one in versions if prints.share_drawn(layout.dataset(one) / DRAWN) >= RECOGNISED}
         known = (DatasetRef.model_validate(one.manifest["reference"]) for one in open_catalog().registrations())
-        return drawn_behind(one for one in known if one.version in alike)
+        return drawn_behind(
+            one for one in known if one.version in alike or (rows.synthesis and one.synthesis == rows.synthesis)
+        )
 
 
 def _secret_of(random_state: Any) -> bytes:
@@ -438,7 +455,18 @@ class Reduced:
 
 
 def moments_in_memory(rows: Encoded, epsilon: float, delta: float, center: bool, random_state: Any) -> Reduced:
-    """Form second moments of public rows, with noise from a public seed or drawn afresh."""
+    """Form second moments of public rows, with noise from a public seed or drawn afresh.
+
+    Raises
+    ------
+    RefusedError
+        If the rows are drawn from releases: scores of public rows do not carry what they rest on.
+    """
+    if names := _drawn_among(rows).names:
+        raise RefusedError(
+            f"the rows are among the synthetic rows of {' and '.join(names)}, and scores do not carry the releases "
+            f"that these are drawn from: train on them with unitball.train({names[0]!r}, …), which composes these"
+        )
     records, width = rows.records, rows.features.shape[1]
     (budget,) = allocate([GaussianMu], [1.0], epsilon, delta).losses
     people = 1 if rows.grouped is None else rows.grouped.people.rows_per_person

@@ -145,15 +145,6 @@ class PrivateEstimator(PrivateStep):
         self._take(fitted, bases)
         return self
 
-    def _recognised_by(self, X: Any, features: Floats) -> dict[str, Any]:
-        """Return what public rows are recognised by where they were drawn from releases."""
-        if not self.public:
-            return {}
-        if self._encoding is not None:
-            return {"recognised_by": self._validated(X, reset=False)}
-        declared = self._columns.declared
-        return {"recognised_by": declared.plain(features), "cells": declared.cells}
-
     def _configuration(self, records: int, width: int) -> TrainingConfig:
         """Return what a run does that fits so many records of so many encoded features."""
         measured = self.test_fraction > 0

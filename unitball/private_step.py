@@ -22,6 +22,7 @@ from storage.frames import find_frame, number_rows
 from storage.hidden_cells import cells_hidden
 from storage.ledger.entries import require_name
 from storage.people import MOST_ROWS, People, identifiers, named
+from storage.recognition import lineage_of_rows
 from storage.refs import OnViolation
 from tasks.accounts.room import one_more_run
 from tasks.release.prices import RUN_EPSILON
@@ -238,6 +239,16 @@ class PrivateStep(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
             # Of public rows alone.
             bounds = rows.min(axis=0), rows.max(axis=0)
         return Bounds.of(bounds, rows.shape[1])
+
+    def _recognised_by(self, X: Any, features: Floats) -> dict[str, Any]:
+        """Return what public rows are recognised by where they were drawn from releases."""
+        if not self.public:
+            return {}
+        carried = {"synthesis": lineage_of_rows(X).get("synthesis", "")}
+        if self._encoding is not None:
+            return {"recognised_by": self._validated(X, reset=False), **carried}
+        declared = self._columns.declared
+        return {"recognised_by": declared.plain(features), "cells": declared.cells, **carried}
 
     def _encoded(self, rows: Any) -> Floats:
         """Return encoded rows, and warn of cells that were clipped to what is declared."""

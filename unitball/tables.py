@@ -11,6 +11,7 @@ from dpalgos.parameters import ParameterError
 from storage.frames import frame_of
 from storage.hidden_cells import cells_hidden
 from storage.readers.in_memory import DeclaredFrame
+from storage.recognition import lineage_of_rows
 from storage.refs import Visibility
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import AccountRequest, IngestRequest
@@ -73,5 +74,7 @@ def bring_in(
             raise ParameterError(f"{function} has no parameter {key!r} of rows in memory; nearest: {', '.join(near)}")
     request = checked(function, IngestRequest, {"name": name, **terms})
     with nullcontext() if request.visibility is Visibility.PUBLIC else cells_hidden():
-        ingest(request, told=tell, rows=DeclaredFrame(frame=frame_of(rows), schema=declared))
+        ingest(
+            request, told=tell, rows=DeclaredFrame(frame=frame_of(rows), schema=declared, lineage=lineage_of_rows(rows))
+        )
     return name

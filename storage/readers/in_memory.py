@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +28,13 @@ class DeclaredFrame:
     frame : Frame
     schema : mapping or path
         The document of a :class:`storage.schema.Schema`, or the YAML file that holds it.
+    lineage : mapping
+        Of drawn rows, what they carry of what they are drawn from (:func:`storage.recognition.lineage_of_rows`).
     """
 
     frame: Frame
     schema: Mapping[str, Any] | Path
+    lineage: Mapping[str, Any] = field(default_factory=dict)
 
 
 def document_of(schema: Mapping[str, Any] | os.PathLike[str] | str, frame: Frame) -> tuple[Any, str]:

@@ -19,7 +19,7 @@ from storage.readers.by_name import BUNDLED
 from storage.readers.in_memory import FORMAT as FRAME
 from storage.readers.in_memory import DeclaredFrame, frame_source
 from storage.readers.raw_tables import expected_rows
-from storage.recognition import fingerprints_digest
+from storage.recognition import fingerprints_digest, lineage_of_file
 from storage.refs import DatasetRef, Visibility
 from storage.results import query_dataset
 from storage.source import ReadOptions, Source, concatenate, limited, read_source, reader_names
@@ -30,7 +30,7 @@ from tasks.planning.resolution import admitted_normalisation
 from tasks.runtime.events import Event, announce, dataset_resource
 from tasks.runtime.progress import Counted
 from tasks.runtime.settings import current_layout, query_seconds
-from tasks.runtime.stores import open_catalog
+from tasks.runtime.stores import open_catalog, open_releases
 
 BUNDLED_FORMAT = "sklearn"
 """The format of sets that scikit-learn brings along."""
@@ -184,7 +184,7 @@ def ingest(
         if staged.placed and len(catalog.registrations(request.name)) != len(known):
             # New pictures have their places after those of all versions that there are.
             raise InputError(f"another version of {request.name} was registered in the meantime; ingest this one again")
-        recognised = _recognised(catalog, request, staged, told)
+        recognised = _recognised(catalog, request, staged, rows, told)
         try:
             stored = staged.publish(previous)
         except RefusedError:
@@ -270,29 +270,36 @@ RECOGNISED = 0.1
 
 
 def _recognised(
-    catalog: Catalog, request: IngestRequest, staged: StagedDataset, told: Callable[[str], object]
+    catalog: Catalog,
+    request: IngestRequest,
+    staged: StagedDataset,
+    rows: DeclaredFrame | None,
+    told: Callable[[str], object],
 ) -> dict[str, object]:
-    """Give public rows that are found among drawn ones the lineage of these, and return what is registered of it.
+    """Give public rows that carry a lineage, or are found among drawn ones, that lineage; return what is registered.
 
     Recognition only adds lineage: private rows are not compared, and keep their account and charges.
 
     Raises
     ------
     InputError
-        If they are found among the rows of several syntheses.
+        If they are drawn by several syntheses, or a lineage cannot be read.
     """
     if request.visibility is not Visibility.PUBLIC:
         return {}
-    reason = request.not_derived.strip()
+    reason, carried = request.not_derived.strip(), _carried(request, rows)
     shares = staged.drawn_shares()
     if reason:
-        return {"not_derived": {"reason": reason, "shares": shares}}
+        named = {} if carried is None else {"lineage": carried["synthesis"]}
+        return {"not_derived": {"reason": reason, "shares": shares, **named}}
     references = [DatasetRef.model_validate(one.manifest["reference"]) for one in catalog.registrations()]
     known = {one.version: one for one in references if one.synthesis}
     alike = {known[version]: share for version, share in shares.items() if version in known}
     enough = {one: share for one, share in alike.items() if share >= RECOGNISED}
     few = [f"{share:.1%} of the rows are among those of {one.name}" for one, share in alike.items()]
-    if not enough:
+    if carried is not None:
+        few.insert(0, f"the rows carry the lineage of {carried.get('dataset', 'other')} rows")
+    elif not enough:
         if few:
             told(
                 f"{few[0]}, which are drawn from releases of private rows: fewer than {RECOGNISED:.0%}, so that "
@@ -300,19 +307,39 @@ def _recognised(
                 "these releases all the same"
             )
         return {}
-    syntheses = sorted({one.synthesis for one in enough})
+    syntheses = sorted({one.synthesis for one in enough} | ({carried["synthesis"]} if carried is not None else set()))
     if len(syntheses) > 1:
         raise InputError(
-            f"rows of {request.name} are found in derived sets of {len(syntheses)} syntheses "
-            f"({', '.join(one.name for one in enough)}); ingest them apart, or declare --not-derived REASON"
+            f"rows of {request.name} are drawn by {len(syntheses)} syntheses "
+            f"({', '.join(key[:12] for key in syntheses)}; {'; '.join(few)}); ingest them apart, or declare "
+            "--not-derived REASON"
         )
     staged.rest_on(syntheses[0])
     told(
-        f"{few[0]}: {request.name} rests on synthesis {syntheses[0][:12]} and on the releases that it is made of. If "
-        "it is not drawn from there: --not-derived REASON, which is recorded. Rows that left this root are recognised "
-        "by what they hold alone"
+        f"{few[0]}: {request.name} is a derived set, which rests on synthesis {syntheses[0][:12]} and on the releases "
+        "that it is made of. If it is not drawn from there: --not-derived REASON, which is recorded. Rows without "
+        "their lineage are recognised by what they hold alone"
     )
+    if not open_releases().exists(syntheses[0]):
+        told(
+            f"synthesis {syntheses[0][:12]} is not stored in this root, so that runs on {request.name} are refused: no "
+            "epsilon could be stated. Use the rows in the root where they were drawn"
+        )
     return {"recognised": {one.version: share for one, share in enough.items()}}
+
+
+def _carried(request: IngestRequest, rows: DeclaredFrame | None) -> Mapping[str, str] | None:
+    """Return the lineage that rows bring along in a file's metadata, beside a file, or with a frame."""
+    files = [request.path, request.test_path, *request.parties.values()]
+    found = [lineage_of_file(file) for file in files if file is not None]
+    found += [] if rows is None else [rows.lineage]
+    carried = {str(one["synthesis"]): one for one in found if one}
+    if len(carried) > 1:
+        raise InputError(
+            f"the files of {request.name} carry the lineage of {len(carried)} syntheses "
+            f"({', '.join(key[:12] for key in carried)}); ingest them apart"
+        )
+    return next(iter(carried.values()), None)
 
 
 def _register(

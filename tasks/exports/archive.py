@@ -36,6 +36,7 @@ from storage.secrets import root_secret
 from tasks.federation.messages import fingerprint, identity_key
 from tasks.federation.protocol import Evidence
 from tasks.planning.configuration import Json
+from tasks.preparation.drawn import require_counted
 from tasks.runtime.settings import current_layout, current_root
 from tasks.runtime.stores import open_ledger_database, open_releases
 from tasks.tracking.results import RunResult
@@ -184,6 +185,8 @@ def _signed(path: Path, members: _Members) -> tuple[dict[str, str], str]:
 
 
 SIGNED = "signed.json"
+COUNTED = "counted.json"
+"""The versions whose rows were counted, of an archive of what rests on synthetic rows."""
 RUN, CHARGES, AUDIT, PROOF, ENVIRONMENT = "run.json", "charges.json", "audit.json", "proof.md", "environment.json"
 _JSON = ("proved", "claim", "split", "identity", "synthetic", "releases", "evaluations", "classes", "confusion", "roc")
 _NAMES = ("run_key", "mlflow_run_id")
@@ -193,6 +196,25 @@ _LOCK = Path(__file__).resolve().parents[2] / "requirements.lock"
 def release_member(key: str, file: str) -> str:
     """Return the member that holds a release's file, or what parties have signed of it."""
     return f"releases/{key}/{file}"
+
+
+def used_by(manifest: Json) -> list[str]:
+    """Return the keys of what a release uses, and of the syntheses whose drawn rows it rests on."""
+    body = cast(Mapping[str, list[str]], manifest.get("post_processing", manifest))
+    return [*body["upstream"], *body.get("drawn_from", [])]
+
+
+def drawn_keys(manifests: Mapping[str, Json]) -> set[str]:
+    """Return the keys of all that drawn rows rest on: the syntheses that releases name, and what these are made of."""
+    found, waiting = (
+        set[str](),
+        [key for one in manifests.values() for key in cast(list[str], one.get("drawn_from", []))],
+    )
+    while waiting:
+        if (key := waiting.pop()) not in found:
+            found.add(key)
+            waiting += used_by(manifests[key])
+    return found
 
 
 def export_run(run: str) -> tuple[bytes, str, str]:
@@ -214,20 +236,15 @@ def export_run(run: str) -> tuple[bytes, str, str]:
         If one of its releases does not match its digests.
     """
     layout, report = current_layout(), _find(run)
-    if synthetic := cast(list[str] | None, report.get("synthetic")):
-        raise InputError(
-            f"run {str(report['run_key'])[:12]} rests on synthetic rows ({', '.join(synthetic)}), and an archive has "
-            "no place for a synthesis: export a run that uses none"
-        )
     keys = [*report["releases"], *report["evaluations"]]  # type: ignore[misc]  # both are lists
     store, members = open_releases(), {RUN: canonical_json(report)}
     manifests: dict[str, Json] = {}
     for key in keys:
         files = store.files(key)
         manifests[key] = store.manifest(key)
-        # Whatever a release is made of is part of its proof: of a night's model, the nights before.
-        used = cast(Mapping[str, list[str]], manifests[key].get("post_processing", manifests[key]))["upstream"]
-        keys += [one for one in used if one not in keys]
+        # Whatever a release is made of is part of its proof: of a night's model, the nights before; of what uses drawn
+        # rows, what these are drawn from.
+        keys += [one for one in used_by(manifests[key]) if one not in keys]
         if "charged_by" in manifests[key]:
             evidence = Evidence.stored(layout, key)
             if evidence is None:
@@ -237,6 +254,9 @@ def export_run(run: str) -> tuple[bytes, str, str]:
                 )
             files[SIGNED] = evidence
         members |= {release_member(key, name): data for name, data in files.items()}
+    if drawn := drawn_keys(manifests):
+        versions = sorted({str(manifests[key]["dataset"]) for key in drawn if "dataset" in manifests[key]})
+        members[COUNTED] = canonical_json([require_counted(one).model_dump(mode="json") for one in versions])
     database = open_ledger_database()
     members[CHARGES] = canonical_json({"ledger": database.chain.ledger_id, "entries": extract(database, keys)})
     # Whoever verifies reads archives, too, and needs no libraries for models.

@@ -52,19 +52,23 @@ from storage.errors import InputError, RefusedError, StorageError
 from storage.ledger.charges import PERSON, ROW, AccountTerms, Cap, History, ReleaseCharge, of_cap
 from storage.ledger.entries import Kind
 from storage.ledger.moving import FIELDS, linked, unlike
+from storage.refs import DatasetRef
 from storage.releases import ReleaseStore
 from tasks.accounts.pricing import AccountingPolicy
 from tasks.exports.archive import (
     AUDIT,
     CHARGES,
+    COUNTED,
     ENVIRONMENT,
     PROOF,
     RUN,
     SIGNED,
     Archive,
+    drawn_keys,
     installed,
     read,
     release_member,
+    used_by,
 )
 from tasks.federation.protocol import Evidence, federated_manifest
 from tasks.planning.nights import NightIdentity, NightPlan, PlannedNight, combination_of, release_of
@@ -192,7 +196,7 @@ class _Contents:
             key = waiting.pop(0)
             if key not in by_key:
                 by_key[key] = manifest, _ = ReleaseStore.check(self._files(key), Path(key[:12]))
-                waiting += manifest.get("post_processing", manifest)["upstream"]
+                waiting += used_by(manifest)
         return by_key
 
     def _files(self, key: str) -> dict[str, bytes]:
@@ -223,6 +227,31 @@ class _Contents:
         """What each release was planned as; its identity is the digest of that."""
         return {key: _planned(key, manifest) for key, (manifest, _) in self.releases.items()}
 
+    @cached_property
+    def drawn(self) -> set[str]:
+        """The keys of what the synthetic rows that the run uses rest on."""
+        return drawn_keys({key: manifest for key, (manifest, _) in self.releases.items()})
+
+    @cached_property
+    def own(self) -> set[str]:
+        """The keys of what the run makes, and of what it is made of, synthetic rows apart."""
+        found, waiting = set[str](), list(self.named)
+        while waiting:
+            if (key := waiting.pop()) not in found:
+                found.add(key)
+                waiting += self.planned[key].upstream
+        return found
+
+    @cached_property
+    def counted(self) -> dict[str, DatasetRef]:
+        """The versions whose rows were counted for synthetic rows, by name: on the signer's word."""
+        sources = [DatasetRef.model_validate(one) for one in self.json(COUNTED)] if self.drawn else []
+        return {one.version: one for one in sources}
+
+    def rows_of(self, planned: PlannedRelease) -> DatasetRef:
+        """Return the rows that a release has read."""
+        return self.plan.identity.dataset if planned.key in self.own else self.counted[planned.dataset]
+
     def charged(self) -> dict[str, PlannedRelease]:
         """Return the releases that read rows, which are the ones that cost something."""
         return {key: one for key, one in self.planned.items() if isinstance(one, PlannedRelease) and one.reads_rows}
@@ -233,13 +262,14 @@ class _Contents:
         identity = RunIdentity.model_validate(self.run["identity"])
         models = [one for one in (self.planned[key] for key in identity.models) if isinstance(one, PlannedRelease)]
         last = {*identity.models, identity.model, *identity.evaluation[1]}
-        before = [one for key, one in self.planned.items() if key not in last]
+        before = [one for key, one in self.planned.items() if key in self.own - last]
+        drawn = [one for key, one in self.charged().items() if key in self.drawn]
         counts = [one for one in before if type(one) is PlannedRelease and one.algorithm.kind == "evaluators"]
         # What a run makes it names; a run that counts groups makes no matrix of all rows, and names an earlier one.
         reused = [one.key for one in counts if one.key not in self.named]
         measuring = [self.planned[key] for key in identity.evaluation[1]]
         reused += counts_before([one for one in measuring if isinstance(one, PlannedRelease)])
-        streams = {one.charged_as for key, one in self.charged().items() if key not in reused}
+        streams = {one.charged_as for key, one in self.charged().items() if key in self.own.difference(reused)}
         nightly = streams != {""} and bool(streams)
         if nightly:
             identity = NightIdentity.model_validate(self.run["identity"])
@@ -272,6 +302,9 @@ class _Contents:
                 "sound_counterpart": None,
                 "epsilon": identity.target[0],
                 "delta": identity.target[1],
+                "drawn": drawn,
+                "synthetic": self.run["synthetic"],
+                "drawn_person": next((one.person for one in self.counted.values() if one.person), ""),
             }
         )
 
@@ -389,6 +422,7 @@ def _members(contents: _Contents) -> str:
     expected = {RUN, CHARGES, AUDIT, PROOF, ENVIRONMENT}
     expected |= {release_member(key, file) for key in contents.releases for file in _FILES}
     expected |= {release_member(key, SIGNED) for key in contents.evidence}
+    expected |= {COUNTED} if contents.drawn else set()
     _refute_if(
         strange := sorted(expected ^ set(contents._members)),
         f"missing or not part of an export: {', '.join(strange[:5])}",
@@ -454,7 +488,7 @@ def _run(contents: _Contents) -> str:
     described = {one.key for one in plan.counts} & set(plan.before)
     earlier |= described
     _refute_if(
-        set(reached) != set(contents.planned) or not set(reached) - earlier <= set(contents.named) <= set(reached),
+        set(reached) != contents.own or not set(reached) - earlier <= set(contents.named) <= set(reached),
         "the run's key names other releases than the archive holds",
     )
     _refute_if(
@@ -463,12 +497,13 @@ def _run(contents: _Contents) -> str:
     )
     more = {str(one.setting.trust) for one in plan.counts if not covers(plan.trust, one.setting.trust)}
     _refute_if(more, f"it rests on counts under trust {', '.join(sorted(more))}, and states {plan.trust}")
-    relations = {str(one.setting.neighbours) for one in contents.charged().values()}
+    relations = {str(one.setting.neighbours) for key, one in contents.charged().items() if key in contents.own}
     _refute_if(
         len(relations) > 1,
         f"its releases are proved under several relations, and no epsilon is of all: {', '.join(sorted(relations))}",
     )
-    places = {(one.dataset, one.partition) for key, one in contents.planned.items() if key not in described}
+    own = {key: one for key, one in contents.planned.items() if key in contents.own - described}
+    places = {(one.dataset, one.partition) for one in own.values()}
     _refute_if(
         len(places) > 1 and not isinstance(identity, NightIdentity),
         "its releases are of several versions or partitions of rows",
@@ -477,11 +512,14 @@ def _run(contents: _Contents) -> str:
         not isinstance(identity, NightIdentity) and {version for version, _ in places} != {identity.dataset.version},
         "its releases are of other rows than its key names",
     )
+    named_syntheses = {key for one in own.values() if isinstance(one, PlannedRelease) for key in one.drawn_from}
     _refute_if(
-        run.get("synthetic") != []
-        or identity.dataset.synthesis
-        or any(isinstance(one, PlannedRelease) and one.chosen_on for one in contents.planned.values()),
-        "it rests on synthetic rows, and the archive does not hold what these are drawn from",
+        not set(identity.dataset.drawn_from) <= named_syntheses or bool(run["synthetic"]) != bool(named_syntheses),
+        "it rests on synthetic rows and names other rows than its releases do",
+    )
+    _refute_if(
+        {one.dataset for one in plan.drawn} != contents.counted.keys(),
+        f"its synthetic rows rest on counts of other versions than {COUNTED} names",
     )
     # Public maps that rows pass through are named behind the system.
     named = run["algorithm"] == identity.system or run["algorithm"].startswith(f"{identity.system}+")
@@ -489,10 +527,16 @@ def _run(contents: _Contents) -> str:
         not named or (run["dataset"], run["trust"]) != (identity.dataset.name, plan.trust),
         "the run states another algorithm, data set or trust than its key names",
     )
-    algorithms = dict.fromkeys(one.algorithm.name for key, one in contents.planned.items() if key not in described)
+    algorithms = dict.fromkeys(one.algorithm.name for one in own.values())
     versions = sorted({contents.planned[key].dataset for key in described})
     rests = f"; it rests on releases that were made before, of version {' and '.join(versions)}"
     said = rests if described else ""
+    if named_syntheses:
+        said += (
+            f"; it rests on the synthetic rows of {' and '.join(run['synthetic'])}, drawn by synthesis "
+            f"{' and '.join(key[:12] for key in sorted(named_syntheses))} from {len(plan.drawn)} releases of account "
+            f"{' and '.join(sorted({one.account for one in contents.counted.values()}))}"
+        )
     if plan.earlier:
         _require_the_same_rows(plan)
         said += "; counts of groups are combined with the counts of all rows that an earlier run was charged for"
@@ -526,10 +570,10 @@ def _bins(counting: PlannedRelease) -> tuple[int, float] | None:
 
 
 def _guarantees(contents: _Contents) -> str:
-    identity = contents.plan.identity
     for key, planned in contents.charged().items():
         if key in contents.evidence:
             continue
+        rows = contents.rows_of(planned)
         derived = _plain(planned.guarantee().to_json())
         charge = contents.only(Kind.CHARGE, key)
         content, stream = charge["content"], planned.charged_as
@@ -553,15 +597,15 @@ def _guarantees(contents: _Contents) -> str:
             (sorted(content["parties"]), content["partition"], content["stream"]) != where,
             f"release {key[:12]} was charged to others than those whose rows it reads",
         )
-        if identity.dataset.person:
+        if rows.person:
             require_people(*planned.algorithm.classes())
         _refute_if(
-            planned.setting.rows_per_person != identity.dataset.rows_per_person,
+            planned.setting.rows_per_person != rows.rows_per_person,
             f"release {key[:12]} was priced for other people than those whose rows it reads",
         )
         _refute_if(
-            identity.dataset.private and charge["account"] != identity.dataset.account,
-            f"release {key[:12]} was charged to {charge['account']}, not to {identity.dataset.account}",
+            rows.private and charge["account"] != rows.account,
+            f"release {key[:12]} was charged to {charge['account']}, not to {rows.account}",
         )
     return "derived here from each algorithm, as charged"
 
@@ -576,9 +620,11 @@ def _charged_with(contents: _Contents, plan: Mapping[str, Any]) -> tuple[list[Re
     )
     size = account["group_size"]
     _refute_if(type(size) is not int or size < 1, f"account {plan['account']} has {size!r} rows per person")
-    unit = PERSON if contents.plan.identity.dataset.person else ROW
+    read = [one for key, one in contents.charged().items() if key in content["releases"]]
+    people = {bool(contents.rows_of(one).person) for one in read}
+    unit = PERSON if people == {True} else ROW
     _refute_if(
-        account["unit"] != unit or (unit == PERSON and size > 1),
+        len(people) > 1 or account["unit"] != unit or (unit == PERSON and size > 1),
         f"account {plan['account']} is of another unit than the rows, whose unit is a {unit}",
     )
     charges = [one for one in contents.of(Kind.CHARGE, Kind.RECHARGE) if one["content"]["plan"] == plan["sequence"]]
@@ -710,11 +756,12 @@ def _cap(contents: _Contents) -> str:
         details = content["details"]
         opened = contents.only(Kind.ACCOUNT, account)["content"]
         if opened["cap"] is None:
+            read = [one for key, one in contents.charged().items() if key in content["releases"]]
             _refute_if(
-                contents.plan.identity.dataset.private or details,
+                any(contents.rows_of(one).private for one in read) or details,
                 f"account {account} is of private rows and has no cap",
             )
-            raise _UncheckedError("the rows are public and have no budget")
+            continue
         changes = [one["content"]["cap"] for one in contents.of(Kind.CAP) if one["sequence"] < number]
         limit = opened.get("soft_limit", opened["cap"]["epsilon"])
         _refute_if(
@@ -743,6 +790,8 @@ def _cap(contents: _Contents) -> str:
             f"plan {number} left account {account} beyond its cap, or with less spent than it costs",
         )
         lines.append(f"{account}: {after:.4g} of {of_cap(cap.epsilon, promised)} at delta {cap.delta:g} spent")
+    if not lines:
+        raise _UncheckedError("the rows are public and have no budget")
     return "; ".join(lines) + ", as the ledger stated; what else was charged is not in the archive"
 
 

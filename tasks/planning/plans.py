@@ -320,7 +320,7 @@ def draft_run(
     counted: Sequence[PlannedRelease] = (),
     groups: AlgorithmSpec | None = None,
     earlier: Sequence[PlannedRelease] = (),
-    chosen_on: str = "",
+    drawn_from: Sequence[str] = (),
 ) -> Draft:
     """Return everything about a run over the parties' shards but its budgets, which :meth:`Draft.fitted` gives it.
 
@@ -343,8 +343,8 @@ def draft_run(
     earlier : sequence of PlannedRelease
         Counts of the same models' predictions and scores, released before: counts of groups are combined with
         them.
-    chosen_on : str
-        Key of the synthesis on whose drawn rows the configuration's parameters were chosen; empty where none were.
+    drawn_from : sequence of str
+        Keys of the syntheses whose drawn rows the run uses.
 
     Raises
     ------
@@ -371,7 +371,7 @@ def draft_run(
         counted=tuple(counted),
         groups=groups,
         earlier=tuple(earlier),
-        chosen_on=chosen_on,
+        drawn_from=tuple(drawn_from),
     )
 
 
@@ -427,7 +427,7 @@ class Draft:
     counted: tuple[PlannedRelease, ...] = ()
     groups: AlgorithmSpec | None = None
     earlier: tuple[PlannedRelease, ...] = ()
-    chosen_on: str = ""
+    drawn_from: tuple[str, ...] = ()
 
     @property
     def stages(self) -> dict[str, type[Loss]]:
@@ -580,7 +580,7 @@ class Draft:
             maps=group[0].dataset.maps,
             branches=branches,
             # What measures a model rests on the synthesis through it.
-            chosen_on=self.chosen_on if spec.kind in ("projections", "trainers") else "",
+            drawn_from=self.drawn_from if spec.kind in ("projections", "trainers") else (),
         )
 
     @property

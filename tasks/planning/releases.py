@@ -134,8 +134,9 @@ class PlannedRelease(_Identified):
     branches : tuple of int
         Where rows pass through several branches side by side: of how many of the upstream releases each is made, in
         order. None: through all in turn.
-    chosen_on : str
-        Key of the synthesis on whose drawn rows parameters were chosen; empty where none were.
+    drawn_from : tuple of str
+        Keys of the syntheses whose drawn rows it uses: as its own rows, as those of a public map, or as those on which
+        parameters were chosen. It rests on them.
     """
 
     algorithm: AlgorithmField
@@ -150,7 +151,7 @@ class PlannedRelease(_Identified):
     maps: tuple[str, ...] = ()
     branches: tuple[int, ...] = ()
     # Left out where it is empty: what no drawn row has a part in is what it was.
-    chosen_on: Annotated[str, Field(exclude_if=lambda value: not value)] = ""
+    drawn_from: Annotated[tuple[str, ...], Field(exclude_if=lambda value: not value)] = ()
 
     @model_validator(mode="after")
     def _whole_branches(self) -> PlannedRelease:

@@ -18,19 +18,21 @@ from tasks.runtime.stores import open_catalog, open_releases
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """What rows of a derived data set, or public ones that were recognised as drawn, rest on.
+    """What rows of derived data sets, or public ones that were recognised as drawn, rest on.
 
     Attributes
     ----------
-    names : tuple of str
-        Of the data sets.
+    names, syntheses : tuple of str
+        Of the data sets, and the keys of what their rows are drawn by.
     releases : tuple of PlannedRelease
-        All releases of rows that their syntheses are made of, each once.
+        All releases of rows that the syntheses are made of, each once; of rows drawn from counts of drawn rows, those
+        that the latter rest on too.
     sources : tuple of DatasetRef
         Whose rows these releases counted.
     """
 
     names: tuple[str, ...] = ()
+    syntheses: tuple[str, ...] = ()
     releases: tuple[PlannedRelease, ...] = ()
     sources: tuple[DatasetRef, ...] = ()
 
@@ -64,18 +66,12 @@ def drawn_behind(datasets: Iterable[DatasetRef]) -> Drawn:
         If a release of the chain is not stored here: no epsilon could be stated.
     """
     used = {one.name: one for one in datasets if one.synthesis}
-    releases, sources = dict[str, PlannedRelease](), dict[str, DatasetRef]()
-    for one in used.values():
-        for planned in _releases_of(one):
-            releases[planned.key] = planned
-            source = _counted(planned.dataset)
-            if source is None:
-                raise RefusedError(
-                    f"{one.name} is drawn from counts of version {planned.dataset}, which is not registered here, and "
-                    "the unit that they protect is unknown; use the set in the root where it was drawn"
-                )
-            sources[source.version] = source
-    return Drawn(tuple(used), tuple(releases.values()), tuple(sources.values()))
+    releases = {planned.key: planned for one in used.values() for planned in _releases_of(one)}
+    sources = dict[str, DatasetRef]()
+    for planned in releases.values():
+        sources.setdefault(planned.dataset, require_counted(planned.dataset))
+    syntheses = tuple(sorted({one.synthesis for one in used.values()}))
+    return Drawn(tuple(used), syntheses, tuple(releases.values()), tuple(sources.values()))
 
 
 def require_same_population(drawn: DatasetRef, registered: DatasetRef) -> None:
@@ -126,7 +122,7 @@ def tuned_on(config: AlgorithmSettings, registered: DatasetRef) -> DatasetRef | 
 
 
 def _releases_of(dataset: DatasetRef) -> list[PlannedRelease]:
-    """Return the releases of rows that a synthesis is made of, by the manifests of all that it names."""
+    """Return the releases of rows that a synthesis rests on, by the manifests of all that it names."""
     store, waiting, seen = open_releases(), [dataset.synthesis], set[str]()
     found = []
     while waiting:
@@ -148,15 +144,24 @@ def _releases_of(dataset: DatasetRef) -> list[PlannedRelease]:
         planned = release_of({**known, "seed": manifest["public_seed"], "account": "", "delta": 0.0})
         if planned.key != key:
             raise RefusedError(f"the manifest of release {key[:12]} describes another one; restore it from a back-up")
-        waiting += planned.upstream
+        waiting += [*planned.upstream, *planned.drawn_from]
         if planned.reads_rows:
             found.append(planned)
     return found
 
 
-def _counted(version: str) -> DatasetRef | None:
-    """Return the registered version whose rows a release has counted; None where it is not registered here."""
+def require_counted(version: str) -> DatasetRef:
+    """Return the registered version whose rows a release of a synthesis has counted.
+
+    Raises
+    ------
+    RefusedError
+        If it is not registered here.
+    """
     for one in open_catalog().registrations():
         if one.version == version:
             return DatasetRef.model_validate(one.manifest["reference"])
-    return None
+    raise RefusedError(
+        f"synthetic rows are drawn from counts of version {version}, which is not registered here, and the unit that "
+        "they protect is unknown; use them in the root where they were drawn"
+    )

@@ -232,8 +232,8 @@ class AllRows:
     earlier : tuple of PlannedRelease
         Counts of the predictions and scores of the run's models that were released before, where it is measured by
         group.
-    chosen_on : str
-        Key of the synthesis on whose drawn rows parameters were chosen; empty where none were.
+    drawn_from : tuple of str
+        Keys of the syntheses whose drawn rows the run uses.
     """
 
     training: Sequence[ShardRef]
@@ -245,7 +245,7 @@ class AllRows:
     counted: tuple[PlannedRelease, ...] = ()
     groups: AlgorithmSpec | None = None
     earlier: tuple[PlannedRelease, ...] = ()
-    chosen_on: str = ""
+    drawn_from: tuple[str, ...] = ()
 
     def draft(self, config: TrainingConfig) -> Drafted:
         """Return all of a run but its budgets."""
@@ -258,7 +258,7 @@ class AllRows:
             counted=self.counted,
             groups=self.groups,
             earlier=self.earlier,
-            chosen_on=self.chosen_on,
+            drawn_from=self.drawn_from,
         )
         return _DraftedRun(references=self, draft=draft)
 
@@ -406,6 +406,8 @@ def prepare_divided(undivided: AwaitingPartition, shards: Shards) -> PreparedRun
     """
     config = undivided.config
     chosen = tuned_on(config, undivided.registered)
+    used = [undivided.registered, *(step.public.rows for step in undivided.features if step.public is not None)]
+    drawn = drawn_behind([*used, *([] if chosen is None else [chosen])])
     references = AllRows(
         training=shards.training,
         held_out=() if shards.held_out is None else (shards.held_out,),
@@ -414,11 +416,11 @@ def prepare_divided(undivided: AwaitingPartition, shards: Shards) -> PreparedRun
         features=undivided.features,
         nodes=undivided.nodes,
         groups=undivided.groups,
-        chosen_on="" if chosen is None else chosen.synthesis,
+        drawn_from=drawn.syntheses,
     )
     if config.basis is not None:
         prepared = prepare_over(config, replace(references, counted=(paid_moments(config, undivided.registered),)))
-        prepared = replace(prepared, looked_up=LookedUp(undivided.registered.version))
+        prepared = replace(prepared, looked_up=LookedUp(undivided.registered.version), plan=drawn.under(prepared.plan))
         return with_positive(prepared, config.positive or _declared_positive(undivided.registered))
     if not undivided.columns:
         require_no_counts(config)
@@ -429,10 +431,8 @@ def prepare_divided(undivided: AwaitingPartition, shards: Shards) -> PreparedRun
     if earlier and stored:
         prepared = _over_earlier(config, references, prepared, earlier)
     missing = () if stored else tuple(one.key for one in earlier)
-    prepared = replace(prepared, looked_up=looked_up._replace(missing=missing))
-    used = [undivided.registered, *(step.public.rows for step in undivided.features if step.public is not None)]
-    used += [] if chosen is None else [chosen]
-    prepared = replace(prepared, plan=drawn_behind(used).under(prepared.plan))
+    looked_up = looked_up._replace(missing=missing)
+    prepared = replace(prepared, looked_up=looked_up, plan=drawn.under(prepared.plan))
     return with_positive(prepared, config.positive or _declared_positive(undivided.registered))
 
 

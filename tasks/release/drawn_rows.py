@@ -22,6 +22,7 @@ from storage.atomic import write_bytes
 from storage.errors import InputError, RefusedError
 from storage.frames import frame_of
 from storage.readers.in_memory import DeclaredFrame, frame_source
+from storage.recognition import BESIDE, LINEAGE
 from storage.refs import DatasetRef, ReleaseRef, Visibility
 from storage.schema import Schema
 from storage.source import ReadOptions
@@ -39,9 +40,6 @@ from tasks.runtime.stores import open_catalog, open_releases
 
 if TYPE_CHECKING:
     import pandas as pd
-
-LINEAGE = "unitball.lineage"
-"""Key of a Parquet file's metadata under which its lineage stands, as JSON."""
 
 
 class SyntheticRows(BaseModel, frozen=True):
@@ -341,4 +339,4 @@ def write_rows(
             for cell in row
         )
     write_bytes(output, text.getvalue().encode(schema.encoding), mode=0o644)
-    write_bytes(output.with_name(output.name + ".lineage.json"), said.encode() + b"\n", mode=0o644)
+    write_bytes(output.with_name(output.name + BESIDE), said.encode() + b"\n", mode=0o644)

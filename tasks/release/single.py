@@ -263,6 +263,7 @@ def plan_single(
         parties=tuple(shard.party for shard in shards),
         account=dataset.account,
         delta=named.stated_delta,
+        drawn_from=dataset.drawn_from,
     )
 
     def at(other: float) -> SinglePlan:

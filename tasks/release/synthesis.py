@@ -83,6 +83,7 @@ class _Draft:
             parties=self.parties,
             account=self.dataset.account,
             delta=self.config.stated_delta,
+            drawn_from=self.dataset.drawn_from,
         )
 
     def combination(

@@ -37,6 +37,9 @@ class Lineage(BaseModel, frozen=True):
         What rows pass through then, the model last.
     measured : ShardRef or None
         The held-out rows that a charged evaluation has measured it on.
+    synthetic, drawn_from, rests_on : tuple of str
+        Derived data sets that the run has used, the syntheses that draw their rows, and the keys of the releases of
+        rows that these are made of.
     """
 
     config: TrainingConfig
@@ -44,6 +47,9 @@ class Lineage(BaseModel, frozen=True):
     features: tuple[str, ...]
     path: tuple[ReleaseRef, ...]
     measured: ShardRef | None
+    synthetic: tuple[str, ...] = ()
+    drawn_from: tuple[str, ...] = ()
+    rests_on: tuple[str, ...] = ()
 
 
 def lineage_of(config: TrainingConfig, dataset: DatasetRef, plan: RunPlan, path: list[ReleaseRef]) -> Lineage:
@@ -59,6 +65,9 @@ def lineage_of(config: TrainingConfig, dataset: DatasetRef, plan: RunPlan, path:
         features=tuple(step.key for step in plan.features),
         path=tuple(path),
         measured=measured,
+        synthetic=plan.synthetic,
+        drawn_from=plan.models[0].drawn_from,
+        rests_on=tuple(one.key for one in plan.drawn),
     )
 
 
@@ -94,7 +103,14 @@ def guaranteed(root: Path, model: RegisteredModel) -> str:
     facts = record_of(root, model).facts
     if facts["proved"] == "none" or not facts["lineage"]:
         return ""
-    dataset = read_lineage(root, model).dataset
+    lineage = read_lineage(root, model)
+    dataset = lineage.dataset
+    if lineage.synthetic:
+        return (
+            f"{facts['proved']} for a record it was trained on, and for one from which the synthetic rows of "
+            f"{' and '.join(lineage.synthetic)} are drawn (synthesis "
+            f"{' and '.join(key[:12] for key in lineage.drawn_from)})."
+        )
     try:
         group = open_catalog().account_of(dataset.name).group_size
     except InputError:

@@ -120,7 +120,7 @@ def _trained_on(config: PartitionSettings, dataset: DatasetRef, plan: RunPlan, *
     sizes = plan.rows()
     kind = "" if config.partition == "own" or elsewhere else "simulated "
     parties = "1 party" if len(sizes) == 1 else f"{len(sizes)} {kind}parties"
-    kept = f"{'private' if dataset.private else 'public'} data set {dataset.name} (account {dataset.account})"
+    kept = f"{dataset.visibility} data set {dataset.name} (account {dataset.account})"
     if elsewhere:
         kept = "study " + dataset.name + ", each with root and account of its own"
     labels = f"{len(dataset.classes)} classes" if dataset.classes else "a number"
@@ -195,7 +195,8 @@ def _spent(dataset: DatasetRef, plan: RunPlan, result: RunResult, *, elsewhere: 
     cap = report["cap"]
     if cap is None:
         cost = rounded_up(result.proved.epsilon, 4)
-        return f"This run would cost ε = {cost:g}; the rows are public and have no budget."
+        said = f"This run would cost ε = {cost:g}; the rows are {dataset.visibility} and have no budget."
+        return f"{said} {rests_on(result)}".rstrip()
     size = report["group_size"]
     run = epsilon_of_person(plan, size, cap["delta"]) if cap["delta"] else math.inf
     person = f" a person of up to {size} rows" if size > 1 else ""
@@ -376,6 +377,8 @@ def report_without_model(
     proved, flow_run, unknown = result.proved, result.prefect_flow_run_id, not_measured(result)
     noisy = {**result.metrics, **result.metrics.estimates}
     said = {NOT_MEASURED_TAG: _reasons(unknown)} if unknown else {}
+    if result.synthetic:
+        said["unitball.synthetic"] = ", ".join(result.synthetic)
     if about := about_people(result):
         said["unitball.metrics"] = about
     return RunReport(

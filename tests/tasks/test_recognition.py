@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
 from storage.errors import InputError, RefusedError
 from storage.frames import frame_of
 from storage.readers.in_memory import DeclaredFrame
+from storage.recognition import BESIDE, LINEAGE, lineage_of_rows
 from storage.refs import DatasetRef, Visibility
 from tasks.datasets.registration import find_dataset, ingest
 from tasks.datasets.request import IngestRequest
+from tasks.preparation.drawn import drawn_behind
 from tasks.runtime.stores import open_catalog
 from tests.support.tables import columns_of, table_of
 
@@ -79,7 +84,7 @@ def test_public_rows_of_which_a_tenth_were_drawn_have_their_lineage(
     )
     some = some.assign(outcome=np.where(np.arange(len(some)) % 3 > 0, "ill", "well"))
     found, told = brought_in(tmp_path, some)
-    assert found.visibility is Visibility.PUBLIC
+    assert found.visibility is (Visibility.DERIVED if recognised else Visibility.PUBLIC)
     assert found.synthesis == (KEY if recognised else "")
     assert find_dataset("mine") == found
     said = [line for line in told if "visits-synthetic" in line]
@@ -122,6 +127,46 @@ def test_private_rows_stay_private_whatever_they_equal(root: Path, tmp_path: Pat
     for given in ({}, {"not_derived": "a reason"}):
         with pytest.raises(RefusedError, match="private rows"):
             brought_in(tmp_path, rows, name="open", **given)
+
+
+def test_files_and_frames_carry_their_lineage(root: Path, tmp_path: Path) -> None:
+    """Whatever the cells hold: none of these rows is among drawn ones. Private rows keep what they have."""
+    rows, lineage = others(60), {"synthesis": OTHER, "dataset": "visits"}
+    schema = declared()
+    (tmp_path / "schema.yaml").write_text(yaml.safe_dump(schema, sort_keys=False))
+    table = pa.Table.from_pandas(rows.astype(str), preserve_index=False)
+    pq.write_table(table.replace_schema_metadata({LINEAGE: json.dumps(lineage)}), tmp_path / "rows.parquet")
+    (tmp_path / f"beside.csv{BESIDE}").write_text(json.dumps(lineage))
+    file = {"format": "parquet", "path": tmp_path / "rows.parquet", "schema_path": tmp_path / "schema.yaml"}
+    rows.attrs |= lineage
+
+    def frame(name: str, **given: Any) -> DatasetRef:
+        brought = DeclaredFrame(frame=frame_of(rows), schema=schema, lineage=lineage_of_rows(rows))
+        return ingest(IngestRequest(name=name, **given), rows=brought)
+
+    public = {"visibility": Visibility.PUBLIC}
+    told: list[str] = []
+    for found in (
+        ingest(IngestRequest(name="parquet", **file, **public), told.append),
+        brought_in(tmp_path, rows, name="beside")[0],
+        frame("frame", **public),
+    ):
+        assert (found.visibility, found.synthesis) == (Visibility.DERIVED, OTHER)
+        with pytest.raises(RefusedError, match=OTHER[:12]):
+            drawn_behind([found])
+    assert "not stored in this root" in told[-1]
+    declared_so = ingest(IngestRequest(name="other", not_derived="made by hand", **file, **public))
+    assert (declared_so.visibility, declared_so.synthesis) == (Visibility.PUBLIC, "")
+    assert open_catalog().get("other").manifest["not_derived"]["lineage"] == OTHER
+    drawn()
+    (tmp_path / f"both.csv{BESIDE}").write_text(json.dumps(lineage))
+    with pytest.raises(InputError, match="2 syntheses"):
+        brought_in(tmp_path, table_of("two", 400, seed=1), name="both")
+    (tmp_path / f"broken.csv{BESIDE}").write_text('{"synthesis": "abc"}')
+    with pytest.raises(InputError, match=r"broken\.csv"):
+        brought_in(tmp_path, rows, name="broken")
+    private = frame("ours", epsilon_cap=1.0, delta_cap=1e-6)
+    assert (private.private, private.synthesis) == (True, "")
 
 
 def test_rows_of_several_syntheses_are_refused(root: Path, tmp_path: Path) -> None:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from dpalgos.accounting.composition import compose
 from dpalgos.guarantees import GaussianMu
 from dpalgos.parameters import ParameterError
 from flows.federated_training import chain_inline, choose
+from storage.documents import canonical_json
 from storage.errors import InputError, RefusedError
 from storage.frames import frame_of
 from storage.readers.in_memory import DeclaredFrame
@@ -21,18 +24,19 @@ from storage.refs import Visibility
 from tasks.accounts.ledger import open_ledger
 from tasks.datasets.registration import find_dataset, ingest
 from tasks.datasets.request import IngestRequest
-from tasks.exports import archive
-from tasks.exports.archive import export_run
+from tasks.exports.archive import COUNTED, RUN, export_run, pack, read
 from tasks.exports.verifying import verify
 from tasks.planning.configuration import TrainingConfig
 from tasks.preparation.drawn import drawn_behind
 from tasks.preparation.prepare import prepare, whole
 from tasks.preparation.tuning import choose_on
+from tasks.release.column_counts import plan_counts
+from tasks.release.moments import plan_moments
 from tasks.runtime.steps import inline
-from tasks.tracking.reporting import keep_run
-from tasks.tracking.results import rests_on
+from tasks.tracking.reporting import keep_run, run_report
+from tasks.tracking.results import Chained, rests_on
 from tests.support.tables import columns_of, table_of, train_on_table
-from unitball import PrivateClassifier
+from unitball import PrivateClassifier, PrivatePCA
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +85,9 @@ def together(config: TrainingConfig, counts: GaussianMu) -> tuple[float, float]:
     return compose(own).epsilon(config.stated_delta), both
 
 
-def test_a_model_of_drawn_rows_rests_on_their_synthesis(drawn_from: GaussianMu) -> None:
+def test_a_model_of_drawn_rows_rests_on_their_synthesis(
+    drawn_from: GaussianMu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = asked("visits-synthetic")
     run = chain_inline(config)
     own, both = together(config, drawn_from)
@@ -93,10 +99,55 @@ def test_a_model_of_drawn_rows_rests_on_their_synthesis(drawn_from: GaussianMu) 
     assert "synthetic rows of visits-synthetic" in rests_on(run.result)
     # What is drawn is nobody's charge.
     assert whole(prepare(config)).plan.releases == run.plan.releases
+    assert_carried(config, run, tmp_path, monkeypatch)
+
+
+def assert_carried(config: TrainingConfig, run: Chained, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An export of a run holds what its drawn rows rest on, in another root too; without it, the archive is refused."""
     with inline():
         keep_run(config, run)
-    with pytest.raises(InputError, match="visits-synthetic"):
-        export_run(run.result.run_key)
+    report = run_report(config, run)
+    lineage = json.loads(str(report.files["lineage.json"]))
+    assert lineage["synthetic"] == ["visits-synthetic"]
+    assert lineage["drawn_from"] == list(run.plan.models[0].drawn_from)
+    assert lineage["rests_on"] == [one.key for one in run.plan.drawn]
+    assert "synthetic rows of visits-synthetic" in report.note
+    assert report.tags["unitball.synthetic"] == "visits-synthetic"
+    data = export_run(run.result.run_key)[0]
+    (folder / "run.zip").write_bytes(data)
+    members = dict(read(folder / "run.zip").members)
+    (synthesis,) = run.plan.models[0].drawn_from
+
+    def outcome(changed: Mapping[str, bytes]) -> set[str]:
+        (folder / "run.zip").write_bytes(pack(changed, Ed25519PrivateKey.generate()))
+        found = verify(folder / "run.zip")
+        assert found.epsilon in (None, pytest.approx(run.result.epsilon_spent))
+        return {check.what for check in found.checks if check.holds is False}
+
+    with monkeypatch.context() as patch:
+        patch.setenv("UNITBALL_ROOT", str(folder / "elsewhere"))
+        patch.setenv("UNITBALL_LEDGER_MARK", str(folder / "marks"))
+        assert not outcome(members)
+        (said,) = (check.detail for check in verify(folder / "run.zip").checks if check.what == "run")
+        assert synthesis[:12] in said
+        assert "account visits" in said
+        # What is left out, and a run that does not say what it rests on.
+        run_file, counted = json.loads(members[RUN]), json.loads(members[COUNTED])
+        for changed, failing in (
+            ({name: one for name, one in members.items() if synthesis not in name}, "members"),
+            ({name: one for name, one in members.items() if name != COUNTED}, "members"),
+            ({**members, RUN: canonical_json({**run_file, "synthetic": []})}, "run"),
+            ({**members, COUNTED: canonical_json([{**counted[0], "account": "others"}])}, "guarantees"),
+            ({**members, COUNTED: canonical_json([{**counted[0], "person": "who"}])}, "prices"),
+            ({**members, RUN: canonical_json({**run_file, **lower(run_file)})}, "epsilon"),
+        ):
+            assert failing in outcome(changed), failing
+
+
+def lower(run: dict[str, Any]) -> dict[str, Any]:
+    """What a run would state that does not compose what its drawn rows rest on."""
+    own = run["epsilon_charged"]
+    return {"epsilon_spent": own, "proved": {**run["proved"], "epsilon": own}}
 
 
 def test_a_private_run_takes_drawn_rows_of_its_own_account_alone(drawn_from: GaussianMu) -> None:
@@ -152,6 +203,30 @@ def test_an_estimator_of_public_rows_recognises_drawn_ones(drawn_from: GaussianM
     assert found["drawn"].proved.mu > drawn_from.mu
     assert "visits-synthetic" in str(found["drawn"])
     assert "synthetic" not in str(found["others"])
+    with pytest.raises(RefusedError, match="visits-synthetic"):
+        PrivatePCA(epsilon=1.0, delta=1e-6, n_components=2, schema=schema_of(), public=True).fit(rows)
+    # By the lineage that a frame carries, whatever its cells are; one of another root is refused.
+    others.attrs |= {"synthesis": find_dataset("visits-synthetic").synthesis}
+    carried = model.fit(others.drop(columns="outcome"), others["outcome"]).guarantee_
+    assert carried.proved is not None
+    assert carried.proved.mu == pytest.approx(found["drawn"].proved.mu)
+    others.attrs |= {"synthesis": "1" * 64}
+    with pytest.raises(RefusedError, match="1" * 12):
+        model.fit(others.drop(columns="outcome"), others["outcome"])
+
+
+def test_a_basis_and_rows_drawn_from_drawn_rows_keep_the_lineage(drawn_from: GaussianMu) -> None:
+    moments = plan_moments(find_dataset("visits-synthetic"), 0.5)
+    moments.make()
+    plan = whole(prepare(asked("visits-synthetic", basis=moments.planned.key[:12], dimension=2))).plan
+    assert plan.synthetic == ("visits-synthetic",)
+    assert drawn_from in next(iter(plan.composed_by_party().values()))
+    again = plan_counts(find_dataset("visits-synthetic"), 1.0)
+    again.make()
+    derive("twice", again.planned.key, seed=9)
+    behind = drawn_behind([find_dataset("twice")])
+    assert {one.name for one in behind.sources} == {"visits", "visits-synthetic"}
+    assert len(behind.releases) == 2
 
 
 def tuned(**given: Any) -> TrainingConfig:
@@ -182,16 +257,8 @@ def test_what_is_chosen_on_drawn_rows_rests_on_their_synthesis(
     # The same values, chosen by nothing, are another release: the identity names the synthesis.
     untuned = whole(prepare(choice.config.model_copy(update={"tuned_on": None}))).plan
     assert untuned.models[0].key != run.plan.models[0].key
-    assert run.plan.models[0].chosen_on == find_dataset("visits-synthetic").synthesis
-    with inline():
-        keep_run(config, run)
-    with pytest.raises(InputError, match="visits-synthetic"):
-        export_run(run.result.run_key)
-    # An archive whose run does not say it is refused by the identity of its model.
-    found = archive._find(run.result.run_key)
-    monkeypatch.setattr(archive, "_find", lambda run: {**found, "synthetic": []})
-    (tmp_path / "run.zip").write_bytes(export_run(run.result.run_key)[0])
-    assert "run" in {check.what for check in verify(tmp_path / "run.zip").checks if check.holds is False}
+    assert run.plan.models[0].drawn_from == (find_dataset("visits-synthetic").synthesis,)
+    assert_carried(config, run, tmp_path, monkeypatch)
 
 
 def test_the_best_mean_over_the_draws_is_chosen_and_the_earlier_of_equal_ones(drawn_from: GaussianMu) -> None:

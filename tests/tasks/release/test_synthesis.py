@@ -16,6 +16,7 @@ from flows import column_statistics as chained
 from flows.federated_training import begin
 from storage.errors import InputError, OverspendError, RefusedError
 from storage.layout import Layout
+from storage.recognition import LINEAGE
 from storage.refs import DatasetRef, Visibility
 from tasks.accounts.ledger import open_ledger
 from tasks.datasets.registration import find_dataset, ingest
@@ -24,7 +25,7 @@ from tasks.planning.column_statistics import SynthesisPlan, SynthesisRequest
 from tasks.preparation.partitions import shards_of
 from tasks.release import drawn_rows
 from tasks.release.column_counts import plan_counts
-from tasks.release.drawn_rows import LINEAGE, SyntheticRows, cells_of, redrawn
+from tasks.release.drawn_rows import SyntheticRows, cells_of, redrawn
 from tasks.release.single import require_affordable
 from tasks.release.storing import read_release
 from tasks.release.synthesis import plan_synthesis
