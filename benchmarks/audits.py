@@ -71,7 +71,7 @@ def main() -> None:
             rows[kind, name] = row(reports(name.strip("`"), "--kind", kind))
         said = {name: before[name] for name in ("command", "machine", "seeds")}
         said["made"] = f"{before['made']}; {given.only}: {made()}"
-    found = {**said, "columns": COLUMNS, "rows": [rows[one] for one in order]}
+    found = {**said, "columns": COLUMNS, "rows": [rows[one] for one in order if one in rows]}
     keep(given.output, found, said["seeds"])
 
 

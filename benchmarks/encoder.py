@@ -123,7 +123,7 @@ def main() -> None:
     # As the door has it.
     threadpool_limits(limits=1, user_api="blas")
     if given.speed:
-        for net in NETS:
+        for net in given.nets:
             ours, bare = speed(net.split(",")[0], "mirror" in net)
             print(f"{net}: {ours:.2f} ms a picture, products alone {bare:.2f} ms, ratio {ours / bare:.2f}", flush=True)
         return

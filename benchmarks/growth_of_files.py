@@ -53,7 +53,7 @@ def main() -> None:
             work()
         print(json.dumps({"seconds": stage.seconds, "peak": stage.taken}))
         return
-    points = [point for point in _POINTS if point <= given.most]
+    points = [point for point in _POINTS if point <= given.most] or [given.most]
     head("stage", *(f"{point:,} rows" for point in points))
     with tempfile.TemporaryDirectory() as folder:
         for point in points:

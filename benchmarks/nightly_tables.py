@@ -127,9 +127,9 @@ def seen(table: Table, seed: int) -> Iterator[tuple[str, float | None, list[Floa
 def show(found: pd.DataFrame) -> None:
     """Print each metric's means over seeds, linear columns → what the rule takes."""
     for metric in ("accuracy", "auc", "r2"):
-        known = found[found[metric].notna()]
-        if known.empty:
+        if metric not in found:
             continue
+        known = found[found[metric].notna()]
         for q in RANKS[:2]:
             print(f"\n{ {'r2': 'R²', 'auc': 'AUC'}.get(metric, metric.capitalize()) }, histograms of q = {q:g}\n")
             epsilons = sorted(known["epsilon"].unique())

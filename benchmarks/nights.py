@@ -46,6 +46,9 @@ def main() -> None:
     parser.add_argument("--nights", type=int)
     parser.add_argument("--epsilon", type=float, default=1.0)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument(
+        "--rows", type=int, default=ROWS, help="of MNIST's training part, and so many test rows at most"
+    )
     parser.add_argument("--keep", type=Path)
     parser.add_argument("--plot", type=Path)
     parser.add_argument("--output", type=Path, help="keep the table as JSON")
@@ -53,7 +56,7 @@ def main() -> None:
     if given.what == "errors":
         found, label = errors(given.nights or 365), "standard deviation, one release of all rows = 1"
     else:
-        found, label = accuracies(Images(given.keep), given), "accuracy on MNIST's test rows"
+        found, label = accuracies(Images(given.keep, given.rows), given), "accuracy on MNIST's test rows"
     show(found)
     if given.output is not None:
         keep_table(given.output, "none" if given.what == "errors" else f"mean of {given.seeds} seeds")
@@ -108,7 +111,7 @@ def accuracies(images: Images, given: argparse.Namespace) -> dict[str, Floats]:
     assert isinstance(budget, GaussianMu)
     facts = PublicFacts(
         # As a run chooses: as if so many fewer rows were released once.
-        sizes=(math.ceil(ROWS / factor.error_of(nights)),),
+        sizes=(math.ceil(given.rows / factor.error_of(nights)),),
         dimension=SIDE * SIDE,
         classes=10,
         epsilon=given.epsilon,
@@ -118,7 +121,8 @@ def accuracies(images: Images, given: argparse.Namespace) -> dict[str, Floats]:
         image_shape=(SIDE, SIDE),
     )
     train, test = images.through(facts)
-    print(f"{nights} nights of {ROWS // nights} rows, epsilon {given.epsilon:g} for all, {train.shape[1]} directions")
+    each = given.rows // nights
+    print(f"{nights} nights of {each} rows, epsilon {given.epsilon:g} for all, {train.shape[1]} directions")
     shares = {
         "(a) retrained each night": GaussianMu(budget.mu / math.sqrt(nights)),
         "(b) fresh noise per batch": budget,
@@ -126,8 +130,8 @@ def accuracies(images: Images, given: argparse.Namespace) -> dict[str, Floats]:
         "the whole budget each night": budget,
     }
     made = {name: ClassMeansDiscriminant(budget=share) for name, share in shares.items()}
-    setting = Setting(sizes=(ROWS,), dimension=train.shape[1], classes=10)
-    parts = np.array_split(np.arange(ROWS), nights)
+    setting = Setting(sizes=(given.rows,), dimension=train.shape[1], classes=10)
+    parts = np.array_split(np.arange(given.rows), nights)
     # The grid is the same for all: it is as fine as it gets.
     once = made["(d) factor"]
     exact = [

@@ -50,12 +50,15 @@ def main() -> None:
     parser.add_argument("--epsilons", default="0.03,0.1,0.3,0.5,1,3")
     parser.add_argument("--relations", default="replace-one,replace-special")
     parser.add_argument("--none", action="store_true", help="the reference without noise as well")
+    parser.add_argument(
+        "--rows", type=int, default=ROWS, help="of MNIST's training part, and so many test rows at most"
+    )
     parser.add_argument("--keep", type=Path)
     parser.add_argument("--plot", type=Path, help="draw the figure of docs/accuracy.md")
     parser.add_argument("--beside", type=Path, nargs="*", default=[], help="results.parquet of unitball frontier")
     given = parser.parse_args()
-    images, runs = Images(given.keep), []
-    print(f"{given.parties} parties, {ROWS} rows, trust {given.trust}, {given.seeds} seeds")
+    images, runs = Images(given.keep, given.rows), []
+    print(f"{given.parties} parties, {given.rows} rows, trust {given.trust}, {given.seeds} seeds")
     print(f"{'relation':<17}{'epsilon':>8}{'mean':>9}{'smallest':>10}{'largest':>9}{'seconds':>9}  choice")
     for relation in given.relations.split(","):
         for epsilon in (float(text) for text in given.epsilons.split(",")):
@@ -63,7 +66,7 @@ def main() -> None:
     if given.none:
         model = AlgorithmSpec("trainers", "erm", {"loss": "softmax", "regularisation": 1e-7})
         train, test = images.through(facts_of(Neighbours.REPLACE_ONE, 1000.0, given))
-        setting = Setting(sizes=(ROWS,), dimension=train.shape[1], classes=10)
+        setting = Setting(sizes=(given.rows,), dimension=train.shape[1], classes=10)
         released: Any = fit(
             model.build(), [ArrayRows(train, images.labels)], setting, KeyedNoise(public_secret(0), "b")
         )
@@ -90,7 +93,7 @@ def draw(runs: list[dict[str, Any]], beside: list[Path], path: Path) -> None:
 def facts_of(relation: Neighbours, epsilon: float, given: argparse.Namespace) -> PublicFacts:
     """Return what is public of a point."""
     return PublicFacts(
-        sizes=(ROWS // given.parties,) * given.parties,
+        sizes=(given.rows // given.parties,) * given.parties,
         dimension=SIDE * SIDE,
         classes=10,
         epsilon=epsilon,
@@ -143,9 +146,10 @@ def measure(images: Images, relation: Neighbours, epsilon: float, given: argpars
 class Images:
     """MNIST's rows and their scattering features, 50,000 to train on and the test rows."""
 
-    def __init__(self, keep: Path | None) -> None:
-        chosen = np.random.default_rng(0).permutation(60_000)[:ROWS]
-        (pixels, labels), (test_pixels, self.test_labels) = mnist("train"), mnist("t10k")
+    def __init__(self, keep: Path | None, rows: int = ROWS) -> None:
+        chosen = np.random.default_rng(0).permutation(60_000)[:rows]
+        (pixels, labels), (test_pixels, test_labels) = mnist("train"), mnist("t10k")
+        test_pixels, self.test_labels = test_pixels[:rows], test_labels[:rows]
         self.labels = labels[chosen]
         self._maps: dict[str, tuple[Rows, Rows]] = {}
         stored = keep / "scattering.npz" if keep is not None else None

@@ -160,6 +160,26 @@ def tables_means(found: Table) -> dict[str, Any]:
     return {"columns": ["ε", "", *({"title": one, "digits": 3} for one in ("accuracy", "AUC", "R²"))], "rows": rows}
 
 
+def networks_of_tables(*files: Table) -> dict[str, Any]:
+    """Return the accuracy or R² of DP-SGD's network on its sets at each ε, next to functions of columns."""
+    asked = [one for file in files for one in file["cells"] if one["system"] in _NETWORKS]
+    # Of a cell that was measured again, the later run.
+    cells = list({(one["set"], one["epsilon"], one["system"], one["seed"]): one for one in asked}.values())
+    epsilons = (0.1, 0.5, 1.0, 3.0)
+    rows = []
+    for name in dict.fromkeys(one["set"] for one in cells if one["system"] == "opacus"):
+        metric = "r2" if name in _REAL else "accuracy"
+        for system, shown in _NETWORKS.items():
+            here = [one for one in cells if one["set"] == name and one["system"] == system]
+            seeds = len({one["seed"] for one in here})
+            rows.append([name, shown, seeds, *(_means(here, metric, epsilon=one) for one in epsilons)])
+    titles = [{"title": f"ε = {one:g}", "digits": 3} for one in epsilons]
+    return {"columns": ["set", "system", "seeds", *titles], "rows": rows}
+
+
+_NETWORKS = {"trial": "functions of columns", "opacus": "network, DP-SGD"}
+
+
 def unequal_classes(found: Table) -> dict[str, Any]:
     """Return accuracy / balanced accuracy of each set at each ε, before and after class means were shrunk."""
     epsilons = (0.05, 0.1, 0.3, 1.0, 3.0)
@@ -429,6 +449,7 @@ _TUNING = {
 MADE: dict[str, tuple[tuple[str, ...], Callable[..., dict[str, Any]]]] = {
     "tables-by-set": (("tables", "tables-many-classes"), tables_by_set),
     "tables-means": (("tables",), tables_means),
+    "networks-of-tables": (("tables", "tables-many-classes", "tables-networks"), networks_of_tables),
     "unequal-classes": (("unequal-classes",), unequal_classes),
     "balanced-classes": (("balanced-classes",), balanced_classes),
     "nights-of-tables": (("nightly-tables",), nights_of_tables),

@@ -106,7 +106,7 @@ def in_a_process(script: str, *arguments: object) -> dict[str, float]:
     """
     command = [sys.executable, script, *map(str, arguments)]
     alone = {**os.environ, "OMP_NUM_THREADS": "1"}
-    output = subprocess.run(command, check=True, capture_output=True, text=True, env=alone).stdout
+    output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=alone).stdout
     return json.loads(output.splitlines()[-1])
 
 

@@ -7,7 +7,7 @@ Each cell (set, epsilon, system, seed) is computed once and kept in the output f
 on where it was; ``--table`` prints what the file holds and computes nothing. Delta is 10⁻⁶ throughout, one curator,
 replace-one, for ours; whom the guarantees of the others are about stands in ``table_peers.py``. ``--held-out`` measures
 on a fifth of the training rows instead of the test rows: what rules are chosen on. ``--peers`` adds DP-EBM (two classes
-and numbers), diffprivlib, a small network by DP-SGD (on adult, house_16H, satimage) and boosting without privacy,
+and numbers), diffprivlib, a small network by DP-SGD (on adult, house_16H, satimage, usps) and boosting without privacy,
 run by ``--peer-python`` (``benchmarks/peers-tables.txt``) and ``--diffprivlib-python`` (``benchmarks/peers.txt``).
 
 * ``default``: ``PrivateClassifier`` and ``PrivateRegressor`` as they are.
@@ -56,7 +56,7 @@ from dpalgos.systems.system import Arrangement, PublicFacts, summed
 DELTA = 1e-6
 OURS = ("default", "linear", "trial")
 PEERS = ("boosting", "dp-ebm", "diffprivlib", "opacus")
-_NETWORK_SETS = ("adult", "house_16H", "satimage")
+_NETWORK_SETS = ("adult", "house_16H", "satimage", "usps")
 _RESULTS = Path(__file__).parent / "results" / "tables.json"
 
 Cell = dict[str, Any]
@@ -134,7 +134,7 @@ def _key(cell: Cell) -> tuple[Any, ...]:
 
 
 def runs(system: str, table: Table) -> bool:
-    """Return whether a system is measured on a table: DP-EBM has no many classes, the network runs on three sets."""
+    """Return whether a system is measured on a table: DP-EBM has no many classes, the network runs on four sets."""
     if system == "dp-ebm":
         return table.classes <= 2
     return system != "opacus" or table.name in _NETWORK_SETS
