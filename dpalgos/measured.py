@@ -14,7 +14,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
 from typing import Self
+
+from dpalgos.guarantees import rounded_down, rounded_up
 
 ENDS = ("_low", "_high")
 _OF_A_METRIC = (*ENDS, "_noise")
@@ -55,8 +58,18 @@ SHARE = Scale()
 """A share of rows, of which nothing is known without looking."""
 
 
-def in_digits(number: float, digits: int = 4) -> str:
-    """Return a number to so many significant digits as people write it: 57,490 and not 5.749e+04."""
+def in_digits(number: float, digits: int = 4, toward: int = 0) -> str:
+    """Return a number to so many significant digits as people write it: 57,490 and not 5.749e+04.
+
+    Parameters
+    ----------
+    number : float
+    digits : int
+    toward : int
+        Which way to round: down where negative, up where positive, to the nearest where 0.
+    """
+    if toward and math.isfinite(number):
+        number = rounded_up(number, digits) if toward > 0 else rounded_down(number, digits)
     size = abs(number)
     if not math.isfinite(number) or (size and not 1e-4 <= size < 1e15):
         return f"{number:.{digits}g}"
@@ -64,6 +77,66 @@ def in_digits(number: float, digits: int = 4) -> str:
     # Digits before the point are never cut, and zeros behind it are left out.
     text = f"{round(number, places):,.{max(places, 0)}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+_ROUNDING = {-1: ROUND_FLOOR, 0: ROUND_HALF_EVEN, 1: ROUND_CEILING}
+_MOST_PLACES = 6
+
+
+def in_places(number: float, places: int, toward: int = 0, *, signed: bool = False) -> str:
+    """Return a number to so many places behind the point, as tables show it.
+
+    What is not 0, 1 or −1 is not written as one of them where there are places behind the point. It gets further
+    places, up to six; what is nearer is written as above or below that number.
+
+    Parameters
+    ----------
+    number : float
+    places : int
+        Negative ones stand before the point: −2 rounds to hundreds.
+    toward : int
+        Which way to round, as for :func:`in_digits`. Ends of a margin are rounded outward.
+    signed : bool
+        Whether a positive number has a sign, too.
+    """
+    sign = "+" if signed else ""
+    if not math.isfinite(number):
+        return f"{number:{sign}}"
+    # The shortest decimal that stands for the number: 0.29 times 100 is less than 29 in binary.
+    exact = Decimal(repr(float(number)))
+    for kept in range(places, max(places, _MOST_PLACES) + 1) if places > 0 else [0]:
+        rounded = exact.quantize(Decimal(1).scaleb(-kept if kept else -places), _ROUNDING[toward])
+        if not kept or abs(rounded) not in (0, 1) or rounded == exact:
+            return f"{rounded or abs(rounded):{sign},.{kept}f}"
+    return f"{'>' if exact > rounded else '<'} {rounded or abs(rounded):.0f}"
+
+
+def written(number: float, form: str, toward: int = 0) -> str:
+    """Return a number in a format of Python's, rounded and shown as by :func:`in_digits` and :func:`in_places`.
+
+    Parameters
+    ----------
+    number : float
+    form : str
+        As ``.3f``, ``+.3f``, ``,.0f``, ``.4g`` or ``g``.
+    toward : int
+    """
+    digits = form.strip("+,.fg")
+    if form.endswith("g"):
+        return in_digits(number, int(digits or 6), toward)
+    return in_places(number, int(digits or 6), toward, signed="+" in form)
+
+
+def with_margin(number: float, limits: tuple[float, float] | None, form: str) -> str:
+    """Return a number and its margin in brackets, whose ends are rounded outward; the number alone without one."""
+    if limits is None:
+        return written(number, form)
+    return f"{written(number, form)} ({margin_of(limits, form)})"
+
+
+def margin_of(limits: tuple[float, float], form: str) -> str:
+    """Return the ends of a margin, rounded outward."""
+    return f"{written(limits[0], form, -1)} to {written(limits[1], form, 1)}"
 
 
 def why_unknown(value: float, low: float, high: float, scale: Scale) -> str:

@@ -88,6 +88,18 @@ def dataset_ref(layout: Layout, version: str) -> DatasetRef:
     )
 
 
+def ingested_version(layout: Layout, version: str) -> str:
+    """Return the version of the ingested rows that a stored version was made of, as people name it.
+
+    The version itself where it is no mapped one, or is not stored here.
+    """
+    try:
+        body = load_manifest(layout, version)
+    except StorageError:
+        return version
+    return ingested_version(layout, str(body["parent"])) if "parent" in body else version
+
+
 def is_complete(layout: Layout, version: str) -> bool:
     """Whether a version is stored and sound: its manifest and all its files match their digests."""
     try:

@@ -16,11 +16,14 @@ from storage.hidden_cells import cells_hidden
 from storage.refs import Visibility
 from tasks.datasets.registration import ensure_registered, ingest
 from tasks.datasets.request import IngestRequest
+from tasks.experiments.description_figure import draw_description
+from tasks.experiments.pair_figure import draw_pairs
 from tasks.release.column_counts import plan_counts, version_of
 from tasks.release.column_pairs import named_pairs, plan_pairs
-from tasks.release.descriptions import DescribedColumn, terms_of
 from tasks.release.descriptions import describe as described
-from tasks.release.pair_descriptions import PairsDescription, describe_pairs, terms_of_pairs
+from tasks.release.descriptions import terms_of
+from tasks.release.pair_descriptions import describe_pairs, terms_of_pairs
+from tasks.tracking.descriptions import record_description
 from unitball.tables import bring_in, require_given
 from unitball.training import one_at_a_time, using_root
 from unitball.wording import checked, spoken_in_python
@@ -136,41 +139,27 @@ def describe(
                 if of_pairs is None
                 else terms_of_pairs(of_pairs, paid=planned.paid)
             )
-            return _framed((), asdict(terms))
+            return _framed([], asdict(terms))
         if epsilon is None and (price := planned.price) is not None:
             raise price.refusal(f"give epsilon={planned.epsilon:g}")
         if of_pairs is not None:
-            return _of_pairs(describe_pairs(of_pairs), place)
+            tables = describe_pairs(of_pairs)
+            record_description(of_pairs, tables, draw_pairs)
+            if place is not None:
+                place.write_bytes(draw_pairs(tables))
+            return _framed(tables.lines(), asdict(tables.terms))
         found = described(planned, against)
+        record_description(planned, found, draw_description)
     if place is not None:
-        from tasks.experiments.description_figure import draw_description
-
         place.write_bytes(draw_description(found))
     if (comparison := found.comparison) is None:
-        return _framed(found.all, asdict(found.terms))
+        return _framed(found.lines(), asdict(found.terms))
     numbers = {name: getattr(comparison, name) for name in ("measured", "beyond", "by_chance")}
-    return _framed(comparison.columns, {**asdict(found.terms), "against": comparison.version, **numbers})
+    return _framed(found.lines(), {**asdict(found.terms), "against": comparison.version, **numbers})
 
 
-def _of_pairs(found: PairsDescription, place: Path | None) -> pd.DataFrame:
-    if place is not None:
-        from tasks.experiments.pair_figure import draw_pairs
-
-        place.write_bytes(draw_pairs(found))
-    names = ["what", "group", "of", "value", "low", "high", "measured", "reason"]
-    lines = [
-        {"first": pair.first, "second": pair.second, **{name: getattr(figure, name) for name in names}}
-        for pair in found.pairs
-        for figure in (pair.association, *pair.figures)
-    ]
-    frame = pd.DataFrame(lines)
-    frame.attrs |= asdict(found.terms)
-    return frame
-
-
-def _framed(columns: tuple[DescribedColumn, ...], terms: dict[str, Any]) -> pd.DataFrame:
+def _framed(lines: list[dict[str, Any]], terms: dict[str, Any]) -> pd.DataFrame:
     names = ["column", "kind", "what", "of", "value", "low", "high", "measured", "reason"]
-    lines = [{"column": one.name, "kind": one.kind, **asdict(figure)} for one in columns for figure in one.figures]
     frame = pd.DataFrame(lines, columns=None if lines else names)
     frame.attrs |= terms
     return frame

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from dpalgos.guarantees import Loss
+from dpalgos.guarantees import Loss, rounded_up
 from dpalgos.parameters import ParameterError
 from unitball.pipelines import fitted_steps_around, steps_around
 
@@ -53,7 +53,8 @@ class ReleasedBasis:
     bounds: tuple[tuple[float, ...], tuple[float, ...]]
 
     def __str__(self) -> str:
-        return f"basis {self.key[:12]} (epsilon {self.epsilon:.4g} at delta {self.delta:g}, account {self.account!r})"
+        epsilon = f"epsilon {rounded_up(self.epsilon, 4):g} at delta {self.delta:g}"
+        return f"basis {self.key[:12]} ({epsilon}, account {self.account!r})"
 
 
 class Scores(np.ndarray[Any, np.dtype[np.float64]]):

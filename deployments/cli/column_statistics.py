@@ -24,6 +24,7 @@ from deployments.cli.common import (
 from deployments.cli.described_numbers import plural
 from deployments.cli.entry_point import app
 from deployments.cli.given import refuse_beside
+from dpalgos.guarantees import rounded_up
 from dpalgos.measured import in_digits
 from storage.atomic import write_bytes
 from storage.errors import InputError
@@ -141,7 +142,8 @@ def _components_lines(found: Reduction) -> Iterator[RenderableType]:
     again = "; it was charged before and costs nothing more" if found.paid else ""
     yield (
         f"{found.dataset}, version {found.version}: {found.rows:,} {plural(found.unit)}, "
-        f"{found.columns} scaled columns, epsilon {found.epsilon:g} at delta {found.delta:g} (mu {found.mu:.4g}) "
+        f"{found.columns} scaled columns, epsilon {found.epsilon:g} at delta {found.delta:g} (mu "
+        f"{rounded_up(found.mu, 4):g}) "
         f"for a {found.unit}, account {found.account}{again}"
     )
     middle = "a released mean" if found.centred else "the declared middle"
@@ -203,7 +205,8 @@ def synthesise(
         return synthesising(request)
 
     def said(_planned: SynthesisPlan, found: SyntheticRows) -> Answer:
-        say_note(f"{found.name} holds synthetic rows; everything made with them rests on epsilon {found.epsilon:.4g}")
+        epsilon = f"{rounded_up(found.epsilon, 4):g}"
+        say_note(f"{found.name} holds synthetic rows; everything made with them rests on epsilon {epsilon}")
         return Answer(found.model_dump(mode="json"), _drawn_lines(found))
 
     return _answer(request, plan_synthesis, started, plan=_synthesis_price if plan else None, yes=yes, said=said)
@@ -240,8 +243,9 @@ def _drawn_lines(found: SyntheticRows) -> Iterator[RenderableType]:
         f"{found.seed}"
     )
     yield (
-        f"The rows rest on {len(found.rests_on)} releases of epsilon {found.epsilon:.4g} at delta {found.delta:g} per "
-        f"{found.unit}, charged to account {found.account}. More rows, and rows of other seeds, are free."
+        f"The rows rest on {len(found.rests_on)} releases of epsilon {rounded_up(found.epsilon, 4):g} at delta "
+        f"{found.delta:g} per {found.unit}, charged to account {found.account}. More rows, and rows of other seeds, "
+        "are free."
     )
     if found.held_out_counted:
         yield "The reused histograms of `unitball describe` count held-out rows: figures on these are not independent."

@@ -251,11 +251,14 @@ class Answer:
         Lines and tables; not looked at where JSON is asked for.
     error : Exception, optional
         Raised when all is printed: what is wrong with what was found.
+    afterwards : callable, optional
+        Called when all is printed: work of seconds that the answer does not need.
     """
 
     machine: Any
     people: Iterable[RenderableType]
     error: Exception | None = None
+    afterwards: Callable[[], object] | None = None
 
 
 def answered(command: Callable[..., Answer], *, rooted: bool = True) -> Callable[..., None]:
@@ -275,6 +278,9 @@ def answered(command: Callable[..., Answer], *, rooted: bool = True) -> Callable
                 show(part)
             if rooted:
                 print_root()
+        if answer.afterwards is not None:
+            sys.stdout.flush()
+            answer.afterwards()
         if answer.error is not None:
             raise answer.error
 

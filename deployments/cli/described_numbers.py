@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from dpalgos.guarantees import rounded_up
+from dpalgos.measured import in_places
 from storage.ledger.charges import of_cap
 
 if TYPE_CHECKING:
@@ -19,10 +21,16 @@ def terms_lines(terms: Terms, *, planned: bool = False, what: str | None = None)
     counted = f"{terms.columns} counted columns in {terms.bins} bins" if what is None else what
     yield f"{terms.dataset}, version {terms.version}: {terms.rows} {plural(terms.unit)}, {counted}{several}"
     made = f"it {'would be' if planned else 'is'}"
-    price = f"epsilon {terms.epsilon:g} at delta {terms.delta:g} (mu {terms.mu:.4g}) for a {terms.unit}"
+    price = f"epsilon {terms.epsilon:g} at delta {terms.delta:g} (mu {rounded_up(terms.mu, 4):g}) for a {terms.unit}"
     if terms.group_size > 1:
         price += f"; of {terms.group_size} rows per person the account counts what these lose together"
     yield f"it is {price}; it was charged before and is not charged again" if terms.paid else f"{made} {price}"
+    if not planned:
+        name = terms.description[:12]
+        yield f"description {name}: in MLflow, and exported with `unitball export {name} --out description.zip`"
+    if not terms.account:
+        yield "each party paid from its own account: unitball budget at the party"
+        return
     if terms.cap_epsilon is None:
         yield f"account {terms.account}: the rows are public, and nothing is charged"
         return
@@ -40,7 +48,7 @@ def plural(unit: str) -> str:
 
 
 def _epsilon(number: float | None) -> str:
-    return "∞" if number is None else f"{number:.4g}"
+    return "∞" if number is None else f"{rounded_up(number, 4):g}"
 
 
 def unmeasured() -> str:
@@ -60,18 +68,10 @@ def margin(figure: Figure) -> str:
     ends = [float(end) for end in (low, value, high) if end is not None]
     width = max(ends) - min(ends)
     digits = 1 - math.floor(math.log10(width / 2)) if width > 0 else 6
-    if low is None:
-        return f"at most {_rounded(float(high or 0.0), digits, 1)}"
-    if high is None:
-        return f"at least {_rounded(float(low), digits, -1)}"
-    texts = _rounded(float(value or 0.0), digits, 0), _rounded(float(low), digits, -1), _rounded(float(high), digits, 1)
-    return f"{texts[0]} [{texts[1]}, {texts[2]}]"
-
-
-def _rounded(number: float, digits: int, toward: int) -> str:
-    """Return a number to so many digits behind the point, towards the next one below or above."""
     digits = min(max(digits, -15), 12)
-    scale = 10.0 ** abs(digits)
-    exact = number * scale if digits >= 0 else number / scale
-    units = math.floor(exact) if toward < 0 else math.ceil(exact) if toward > 0 else round(exact)
-    return f"{units / scale if digits >= 0 else units * scale:,.{max(digits, 0)}f}"
+    if low is None:
+        return f"at most {in_places(float(high or 0.0), digits, 1)}"
+    if high is None:
+        return f"at least {in_places(float(low), digits, -1)}"
+    ends = in_places(float(low), digits, -1), in_places(float(high), digits, 1)
+    return f"{in_places(float(value or 0.0), digits)} [{', '.join(ends)}]"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -86,7 +87,9 @@ def describe(
 ) -> Answer:
     """Release histograms, or tables of pairs of columns, with margins."""
     from tasks.datasets.registration import ensure_registered
+    from tasks.experiments.description_figure import draw_description
     from tasks.release import column_counts, descriptions
+    from tasks.tracking.descriptions import record_description
 
     refuse_beside("--plan", "prints the price and reads no row", ["--plot", "--against", "--yes"])
     if plot is not None and plot.exists():
@@ -113,10 +116,9 @@ def describe(
     with progress(f"describe {name}"):
         found = descriptions.describe(planned, against)
     if plot is not None:
-        from tasks.experiments.description_figure import draw_description
-
         write_bytes(plot, draw_description(found), mode=0o644)
-    return Answer(found.to_json(), lines_of(found))
+    record = partial(record_description, planned, found, draw_description)
+    return Answer(found.to_json(), lines_of(found), afterwards=record)
 
 
 def _pairs(
@@ -134,7 +136,9 @@ def _pairs(
 ) -> Answer:
     """Release counts of pairs of columns."""
     from deployments.cli.pair_tables import lines_of_pairs, terms_of_pairs_lines
+    from tasks.experiments.pair_figure import draw_pairs
     from tasks.release import column_counts, column_pairs, pair_descriptions
+    from tasks.tracking.descriptions import record_description
 
     dataset = column_counts.version_of(name, version)
     planned = column_pairs.plan_pairs(
@@ -153,10 +157,9 @@ def _pairs(
     with progress(f"describe {name}"):
         found = pair_descriptions.describe_pairs(planned)
     if plot is not None:
-        from tasks.experiments.pair_figure import draw_pairs
-
         write_bytes(plot, draw_pairs(found), mode=0o644)
-    return Answer(found.to_json(), lines_of_pairs(found))
+    record = partial(record_description, planned, found, draw_pairs)
+    return Answer(found.to_json(), lines_of_pairs(found), afterwards=record)
 
 
 def _bring_in(request: IngestRequest, *, private: bool) -> None:

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from deployments.cli.described_numbers import margin, terms_lines
 from dpalgos.column_margins import WIDEST
+from dpalgos.guarantees import rounded_up
 
 if TYPE_CHECKING:
     from tasks.release.pair_descriptions import DescribedPair, PairFigure, PairsDescription, PairTerms
@@ -31,7 +32,7 @@ def terms_of_pairs_lines(terms: PairTerms, *, planned: bool = False) -> Iterator
         releases = f"{len(terms.rests_on)} release{'s' * (len(terms.rests_on) > 1)}"
         yield (
             f"the result also rests on {releases} of one-way counts, charged before: together epsilon "
-            f"{terms.epsilon_together:.4g} at delta {terms.delta:g}"
+            f"{rounded_up(terms.epsilon_together, 4):g} at delta {terms.delta:g}"
         )
 
 

@@ -20,15 +20,18 @@ from deployments.cli.common import (
 )
 from deployments.cli.data import ingest
 from deployments.cli.entry_point import app, group_of
+from deployments.cli.given import given_options
 from deployments.cli.results_table import shown_results
 from deployments.cli.stopping import leave_signals
 from dpalgos.parameters import ParameterError
+from storage.atomic import write_bytes
 from storage.errors import InputError, PriceError
 from tasks.planning.configuration import TrainingConfig
 from tasks.runtime.settings import current_layout, current_root, prefect_address
 
 if TYPE_CHECKING:
-    pass
+    from tasks.federation.coordinator import Transport
+    from tasks.federation.messages import Counted, Roster
 
 
 party = group_of("party")
@@ -113,9 +116,22 @@ def federate(
         str | None,
         typer.Option(help="Public data set for the evaluation; parties then hold out no rows."),
     ] = None,
+    describe: Annotated[
+        bool, typer.Option("--describe", help="Count all columns instead of training, as `unitball describe` does.")
+    ] = False,
+    pairs: Annotated[
+        list[str] | None,
+        typer.Option(metavar="A,B", help="With --describe: count this pair of columns. Repeat for further pairs."),
+    ] = None,
+    by: Annotated[
+        str | None,
+        typer.Option(metavar="COLUMN", help="With --describe: count each other column by this one's groups."),
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="With --describe: also write the figure (PNG).")] = None,
     yes: YesOption = False,
 ) -> Answer:
     """Train one model over separate parties (two-phase charging)."""
+    _require_fitting(describe=describe, plot=plot)
     if measure_on is not None and not config.evaluation:
         raise ParameterError("--measure-on and --no-evaluation are both given: omit one of them")
     from tasks.host.engine import keep_quiet
@@ -131,10 +147,14 @@ def federate(
     from flows.party import read_roster
     from tasks.datasets.registration import ensure_registered
     from tasks.federation.coordinator import federate as run
+    from tasks.federation.messages import Counted
 
     parties = read_roster(require_readable(roster, "--roster"))
     ensure_registered(measure_on)
-    config = _agreed_budget(config, yes=yes)
+    config = _agreed_budget(config, yes=yes, description=describe)
+    if describe:
+        counted = Counted(pairs=tuple(pairs or ()), by=by)
+        return _described(config, counted, parties, posting(patience), plot)
     result = run(config, parties, posting(patience), measured_on=measure_on, progress=partial(typer.echo, err=True))
     paid = (
         f"model {result.model.key[:12]} of {', '.join(result.took_part)}; each party's account paid for epsilon "
@@ -143,11 +163,54 @@ def federate(
     return Answer(result.model_dump(mode="json"), [paid, *shown_results([result.result], elsewhere=True)])
 
 
-def _agreed_budget(config: TrainingConfig, *, yes: bool) -> TrainingConfig:
-    """Return the configuration of a run over separate parties, whose accounts are theirs, with the budget agreed to."""
-    from tasks.release.prices import RUN_EPSILON
+_DESCRIBING = frozenset(
+    (
+        *("--describe", "--pairs", "--by", "--plot", "--roster", "--patience", "--yes", "--root", "--json"),
+        *("--dataset", "--epsilon", "--delta", "--trust", "--replicate"),
+        *("--dropouts", "--colluders", "--consistent-survivors"),
+    )
+)
 
-    priced = config if config.epsilon is not None else config.model_copy(update={"epsilon": RUN_EPSILON})
+
+def _require_fitting(*, describe: bool, plot: Path | None) -> None:
+    """Refuse options of a description next to those of training, and a figure's file that exists."""
+    given = given_options()
+    if describe and (strange := [option for option in given if option not in _DESCRIBING]):
+        raise InputError(f"{', '.join(strange)} is for training, and --describe trains nothing; omit one of them")
+    if not describe and (strange := [option for option in ("--pairs", "--by", "--plot") if option in given]):
+        raise InputError(f"{', '.join(strange)} is for descriptions; add --describe, or omit it")
+    if plot is not None and plot.exists():
+        raise InputError(f"{plot} exists: give another file name, or remove it first")
+
+
+def _described(
+    config: TrainingConfig, counted: Counted, roster: Roster, transport: Transport, plot: Path | None
+) -> Answer:
+    """Describe the parties' rows, log the description, and return it."""
+    from deployments.cli.describing import lines_of
+    from deployments.cli.pair_tables import lines_of_pairs
+    from tasks.experiments.description_figure import draw_description
+    from tasks.experiments.pair_figure import draw_pairs
+    from tasks.federation.coordinator import federate_counts
+    from tasks.release.descriptions import Description
+    from tasks.tracking.descriptions import record_description
+
+    plan, found = federate_counts(config, counted, roster, transport, progress=partial(typer.echo, err=True))
+    if isinstance(found, Description):
+        lines, drawn = lines_of(found), partial(draw_description, found)
+    else:
+        lines, drawn = lines_of_pairs(found), partial(draw_pairs, found)
+    if plot is not None:
+        write_bytes(plot, drawn(), mode=0o644)
+    return Answer(found.to_json(), lines, afterwards=partial(record_description, plan, found, lambda _: drawn()))
+
+
+def _agreed_budget(config: TrainingConfig, *, yes: bool, description: bool) -> TrainingConfig:
+    """Return the configuration of a run over separate parties, whose accounts are theirs, with the budget agreed to."""
+    from tasks.release.prices import DESCRIPTION_EPSILON, RUN_EPSILON
+
+    default = DESCRIPTION_EPSILON if description else RUN_EPSILON
+    priced = config if config.epsilon is not None else config.model_copy(update={"epsilon": default})
     price = f"epsilon {priced.epsilon:g} at delta {priced.stated_delta:g} in each party's own account"
     if config.epsilon is None and not yes:
         raise PriceError(f"nothing was charged; the price is {price}; give --epsilon, or --yes")

@@ -29,7 +29,7 @@ from deployments.cli.common import (
 from deployments.cli.entry_point import app, group_of
 from deployments.cli.given import refuse_beside
 from dpalgos.guarantees import rounded_up
-from dpalgos.measured import in_digits
+from dpalgos.measured import in_digits, in_places
 from dpalgos.parameters import ParameterError
 from storage.atomic import write_bytes
 from storage.errors import InputError
@@ -305,7 +305,10 @@ def effect_lines(found: Effects) -> Iterator[str]:
         wide = max((len(text) for of in texts for text in of), default=0)
         for part, of_part in zip(shown, texts, strict=True):
             scores = "  ".join(text.rjust(wide) for text in of_part)
-            counted = "" if part.rows is None else "  {:,.0f} [{:,.0f}, {:,.0f}] ".format(*part.rows) + found.unit
+            counted = ""
+            if part.rows is not None:
+                rows, low, high = (in_places(one, 0, way) for one, way in zip(part.rows, (0, -1, 1), strict=True))
+                counted = f"  {rows} [{low}, {high}] {found.unit}"
             yield f"  {part.of.ljust(longest)}  {scores}{counted}"
         if len(shown) < len(single):
             yield f"  … and {len(single) - len(shown)} more, with smaller counts (--json has all)"

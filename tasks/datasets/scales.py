@@ -20,6 +20,7 @@ from storage.datasets import declared_table
 from storage.errors import InputError
 from storage.refs import DatasetRef, OnViolation, Scaling
 from storage.schema import Schema, parse_schema
+from tasks.planning.configuration import Json
 from tasks.runtime.settings import current_layout
 
 Kind = Literal["number", "date", "ordered", "boolean", "category", "hashed"]
@@ -155,15 +156,21 @@ class Scale:
 _EPOCH = date(1970, 1, 1)
 
 
-def declared_schema(dataset: DatasetRef) -> Schema:
+def declared_schema(dataset: DatasetRef, table: Json | None = None) -> Schema:
     """Return the schema under which a version's rows were encoded; its files are not opened for rows.
+
+    Parameters
+    ----------
+    dataset : DatasetRef
+    table : dict, optional
+        How raw rows become features, for rows that other roots hold. Default: as it is registered with the version.
 
     Raises
     ------
     InputError
         If it has none whose columns could be counted, naming what is missing.
     """
-    table = declared_table(current_layout(), dataset)
+    table = declared_table(current_layout(), dataset) if table is None else table
     if table is None or "schema" not in table or not dataset.columns:
         why = (
             "its rows came without a schema"
@@ -176,15 +183,21 @@ def declared_schema(dataset: DatasetRef) -> Schema:
     return parse_schema(table["schema"], f"schema of {dataset.name}", scaling=None)
 
 
-def scales_of(dataset: DatasetRef) -> tuple[Scale, ...]:
+def scales_of(dataset: DatasetRef, table: Json | None = None) -> tuple[Scale, ...]:
     """Return the scale of each of a version's columns, in their order.
+
+    Parameters
+    ----------
+    dataset, table
+        As for :func:`declared_schema`.
 
     Raises
     ------
     InputError
         As :func:`declared_schema` does.
     """
-    schema, table = declared_schema(dataset), declared_table(current_layout(), dataset)
+    schema = declared_schema(dataset, table)
+    table = declared_table(current_layout(), dataset) if table is None else table
     found = scales_under(schema, clips=table is not None and OnViolation(table["on_violation"]).clips)
     assert len(found) == len(dataset.columns), "a schema's places are its columns', one by one"
     return found
@@ -195,9 +208,9 @@ def scales_under(schema: Schema, *, clips: bool) -> tuple[Scale, ...]:
     return tuple(scale for column in schema.inputs for scale in _scales(schema, column, clips))
 
 
-def label_of(dataset: DatasetRef) -> Scale:
-    """Return the scale of a version's label: its classes, or a number."""
-    name = declared_schema(dataset).label.name
+def label_of(dataset: DatasetRef, table: Json | None = None) -> Scale:
+    """Return the scale of a version's label: its classes, or a number; arguments as for :func:`declared_schema`."""
+    name = declared_schema(dataset, table).label.name
     if dataset.label_range is None:
         return Scale(name, "category", dataset.classes)
     low, high = dataset.label_range

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dpalgos.guarantees import rounded_up
+from dpalgos.measured import in_places
 from tasks.release.descriptions import UNMEASURED
 from tasks.release.pair_descriptions import DescribedPair, PairsDescription, shares_of
 from tasks.runtime.plots import png_of, styled_figure
@@ -35,7 +37,7 @@ def draw_pairs(found: PairsDescription) -> bytes:
             axes.set_visible(False)
         terms = found.terms
         spent = f"epsilon {terms.epsilon:g} at delta {terms.delta:g}"
-        together = f"; with one-way counts {terms.epsilon_together:.3g}" if terms.rests_on else ""
+        together = f"; with one-way counts {rounded_up(terms.epsilon_together, 4):g}" if terms.rests_on else ""
         figure.suptitle(f"{terms.dataset}, version {terms.version}: {spent}{together}", fontsize=10)
         return png_of(figure, 120)
 
@@ -43,7 +45,8 @@ def draw_pairs(found: PairsDescription) -> bytes:
 def _draw(axes: Axes, pair: DescribedPair, counted: str) -> None:
     said = UNMEASURED
     if pair.association.measured:
-        value, low, high = (f"{float(end or 0.0):.2f}" for end in pair.association.ends)
+        ends = zip(pair.association.ends, (0, -1, 1), strict=True)
+        value, low, high = (in_places(float(end or 0.0), 2, toward) for end, toward in ends)
         said = f"{value} [{low}, {high}]"
     axes.set_title(f"{pair.first} × {pair.second}\n{pair.association.of} {said}", fontsize=9)
     axes.grid(visible=False)

@@ -43,7 +43,7 @@ from pydantic import BaseModel, computed_field
 from dpalgos.algorithms import require_people
 from dpalgos.column_maps import ColumnMap
 from dpalgos.evaluators.score_distribution import ScoreDistribution
-from dpalgos.guarantees import Trust
+from dpalgos.guarantees import Trust, rounded_up
 from dpalgos.models import Artefact, decode
 from dpalgos.parameters import ParameterError
 from storage.confined import admitted_memory, confined
@@ -72,7 +72,7 @@ from tasks.exports.archive import (
 )
 from tasks.federation.protocol import Evidence, federated_manifest
 from tasks.planning.nights import NightIdentity, NightPlan, PlannedNight, combination_of, release_of
-from tasks.planning.plans import RunIdentity, RunPlan, counts_before
+from tasks.planning.plans import DESCRIBE, RunIdentity, RunPlan, counts_before
 from tasks.planning.releases import PlannedCombination, PlannedRelease
 from tasks.planning.resolution import covers
 from tasks.release.storing import manifest_of
@@ -269,6 +269,13 @@ class _Contents:
         reused = [one.key for one in counts if one.key not in self.named]
         measuring = [self.planned[key] for key in identity.evaluation[1]]
         reused += counts_before([one for one in measuring if isinstance(one, PlannedRelease)])
+        _refute_if(
+            not models and (identity.system != DESCRIBE or not measuring),
+            f"its key names no model, and {identity.system} makes one",
+        )
+        if not models:
+            # A description's own counts come first; those behind them were released before.
+            reused += identity.evaluation[1][1:]
         streams = {one.charged_as for key, one in self.charged().items() if key in self.own.difference(reused)}
         nightly = streams != {""} and bool(streams)
         if nightly:
@@ -286,7 +293,7 @@ class _Contents:
                 "identity": identity,
                 "system": identity.system,
                 "paper": "",
-                "trust": str(models[0].setting.trust),
+                "trust": str((models or measuring)[0].setting.trust),  # type: ignore[union-attr]  # else it fails
                 "normalisation": identity.dataset.normalisation,
                 # Of a stream's nights each one's guarantee is that of all of them.
                 "counts": counts,
@@ -495,7 +502,8 @@ def _run(contents: _Contents) -> str:
         described and (plan.column_map is None or not described <= set(plan.column_map.upstream)),
         "it rests on releases that its map of columns is not made of",
     )
-    more = {str(one.setting.trust) for one in plan.counts if not covers(plan.trust, one.setting.trust)}
+    used = (*plan.counts, *plan.earlier)
+    more = {str(one.setting.trust) for one in used if not covers(plan.trust, one.setting.trust)}
     _refute_if(more, f"it rests on counts under trust {', '.join(sorted(more))}, and states {plan.trust}")
     relations = {str(one.setting.neighbours) for key, one in contents.charged().items() if key in contents.own}
     _refute_if(
@@ -539,7 +547,7 @@ def _run(contents: _Contents) -> str:
         )
     if plan.earlier:
         _require_the_same_rows(plan)
-        said += "; counts of groups are combined with the counts of all rows that an earlier run was charged for"
+        said += "; counts are combined with counts of all of the same rows that were charged before"
     return f"its key names these releases: {', '.join(algorithms)}{said}"
 
 
@@ -558,8 +566,7 @@ def _require_the_same_rows(plan: RunPlan) -> None:
             or not alike
             or (matrix.setting.neighbours, matrix.setting.sizes, matrix.setting.rows_per_person)
             != (counted.setting.neighbours, counted.setting.sizes, counted.setting.rows_per_person),
-            f"its counts of groups are combined with release {matrix.key[:12]}, which is of other rows or of no model "
-            "of the run",
+            f"its counts are combined with release {matrix.key[:12]}, which is of other rows or of no model of the run",
         )
 
 
@@ -707,7 +714,9 @@ def _epsilon(contents: _Contents) -> str:
     stated["epsilon_charged"] = charged_of(contents.plan)
     if other := _differing(stated, {name: run[name] for name in stated}):
         proved = (
-            f"epsilon {proved_epsilon.epsilon:.6g} at delta {proved_epsilon.delta:g}" if proved_epsilon else "nothing"
+            f"epsilon {rounded_up(proved_epsilon.epsilon, 6):g} at delta {proved_epsilon.delta:g}"
+            if proved_epsilon
+            else "nothing"
         )
         raise _RefutedError(f"the run states another {other} than is derived here from its releases: {proved}")
     if proved_epsilon is None:
@@ -717,7 +726,7 @@ def _epsilon(contents: _Contents) -> str:
         isinstance(contents.plan.identity, NightIdentity) and proved_epsilon.delta not in plans.values(),
         f"the run states delta {proved_epsilon.delta:g}, and its horizon was charged at another",
     )
-    price = f"epsilon {proved_epsilon.epsilon:.6g} at delta {proved_epsilon.delta:g}"
+    price = f"epsilon {rounded_up(proved_epsilon.epsilon, 6):g} at delta {proved_epsilon.delta:g}"
     return f"{price} for one record, composed here from the releases; what a record is, is declared (unit)"
 
 
@@ -799,7 +808,7 @@ def _parties(contents: _Contents) -> str:
     if not contents.evidence:
         raise _UncheckedError("all rows are the signer's, so no other party has signed")
     first, plan = next(iter(contents.evidence.values())), contents.plan
-    shared = {"config", "roster", "descriptions", "charges"}
+    shared = {"config", "counted", "roster", "descriptions", "charges"}
     _refute_if(
         any(one.model_dump(include=shared) != first.model_dump(include=shared) for one in contents.evidence.values()),
         "the releases are of several runs",

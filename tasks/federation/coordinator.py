@@ -32,6 +32,7 @@ from tasks.federation.messages import (
     CHARGED_BEFORE,
     Answer,
     Ask,
+    Counted,
     Purpose,
     Request,
     Roster,
@@ -51,10 +52,14 @@ from tasks.preparation.normalisation import make_normalised, plan_normalisation
 from tasks.preparation.partitions import make_partition, plan_partition
 from tasks.preparation.planned_maps import plan_mapping
 from tasks.preparation.public_maps import make_map, make_mapped
+from tasks.release.column_pairs import PairsPlan
+from tasks.release.descriptions import Description, description_of
 from tasks.release.door import combine
 from tasks.release.metrics import measure_by_releases, measure_exactly
+from tasks.release.pair_descriptions import PairsDescription, pairs_description_of
 from tasks.release.readiness import Afterwards, require_ready
 from tasks.release.rounds import ServerRounds, bytes_of, keep_sum, kept_sums, release_blocks, result_of, step_lengths
+from tasks.release.single import SinglePlan
 from tasks.release.storing import read_release, recorded_key, require_sent, store_release, stored_release
 from tasks.runtime.settings import current_layout
 from tasks.runtime.standing import AGAIN, note_elsewhere
@@ -128,30 +133,11 @@ def federate(
     dpalgos.secure.primitives.SecureAggregationError
         If a message breaks the protocol, or fewer parties are left than are tolerated.
     """
-    named, measured = config.trust or str(Trust.SECAGG), config.evaluation and measured_on is None
-    config = config.model_copy(update={"trust": named, "evaluation": measured})
-    if config.trust == Trust.SECAGG and "colluders" not in config.secure.model_fields_set:
-        least = roster.floors.colluders_of(len(roster.parties))
-        config = config.model_copy(update={"secure": config.secure.model_copy(update={"colluders": least})})
+    config = _settled(config, roster, evaluation=config.evaluation and measured_on is None)
     asking = _Asking(config, roster, transport, progress)
     rows = asking.featured()
     public = None if measured_on is None else _public_rows(measured_on, rows, asking.plan)
-    # What the coordinator does once the parties have paid, tried before they do.
-    with logging_afterwards(rows):
-        require_ready(Afterwards(current_layout()))
-    asking.reserve()
-    asking.commit()
-    plan = asking.plan
-    # The rows are with their owners.
-    try:
-        releases = materialise(plan.nodes, asking.make, at_hand=plan.partitions)
-    except TooFewPartiesError as error:
-        # Of a run that was committed the sum is still to be opened: no other identity is needed, nor another charge.
-        error.args = (
-            f"{error.remaining} parties have answered, {error.needed} are needed; what was charged stands. Start the "
-            "missing parties again (unitball party serve), and give the same command: it goes on where it stopped",
-        )
-        raise
+    plan, releases = asking.plan, asking.carry_out(rows)
     models = {name: [releases[key] for key in path] for name, path in plan.paths().items()}
     evaluation = (
         measure_by_releases(plan, models, releases) if public is None else measure_exactly(models, public, plan)
@@ -168,6 +154,68 @@ def federate(
         delta=plan.delta,
         result=result,
     )
+
+
+def federate_counts(
+    config: TrainingConfig,
+    counted: Counted,
+    roster: Roster,
+    transport: Transport,
+    *,
+    progress: Callable[[str], None] = lambda line: None,
+) -> tuple[SinglePlan | PairsPlan, Description | PairsDescription]:
+    """Describe the rows of parties of their own: one release of counts of all columns, or of pairs of columns.
+
+    Each party charges it to its own account. Asked again, it goes on where it stopped. All rows are counted that are in
+    no party's test file.
+
+    Parameters
+    ----------
+    config : TrainingConfig
+        Of which dataset, epsilon, delta, trust, the fault model and the replicate are read.
+    counted : Counted
+    roster, transport, progress
+        As for :func:`federate`.
+
+    Returns
+    -------
+    plan, description
+
+    Raises
+    ------
+    RefusedError, StorageError, dpalgos.secure.primitives.SecureAggregationError
+        As :func:`federate` does.
+    InputError
+        If no columns are declared, or a name is none of theirs.
+    """
+    config = _settled(config, roster, evaluation=False).model_copy(update={"test_fraction": 0.0})
+    asking = _Asking(config, roster, transport, progress, counted)
+    rows = asking.featured()
+    asking.carry_out(rows)
+    assert asking.counted is not None, "it is asked for"
+    assert config.epsilon is not None, "it is stated"
+    single = SinglePlan(
+        dataset=rows,
+        partition=None,
+        planned=asking.plan.evaluations[0],
+        epsilon=config.epsilon,
+        at=lambda epsilon: single,
+        table=protocol.schema_of(asking.counted),
+    )
+    pairs = protocol.asked_pairs(asking.counted, rows)
+    if not pairs:
+        return single, description_of(single, paid=False)
+    plan = PairsPlan(counts=single, pairs=pairs, one_way=())
+    return plan, pairs_description_of(plan, paid=False)
+
+
+def _settled(config: TrainingConfig, roster: Roster, *, evaluation: bool) -> TrainingConfig:
+    """Return a configuration with its trust model, and with as many colluders as the roster's floors ask for."""
+    config = config.model_copy(update={"trust": config.trust or str(Trust.SECAGG), "evaluation": evaluation})
+    if config.trust == Trust.SECAGG and "colluders" not in config.secure.model_fields_set:
+        least = roster.floors.colluders_of(len(roster.parties))
+        config = config.model_copy(update={"secure": config.secure.model_copy(update={"colluders": least})})
+    return config
 
 
 def _public_rows(name: str, rows: DatasetRef, plan: RunPlan) -> Shards:
@@ -213,19 +261,27 @@ class _Asking:
     """
 
     def __init__(
-        self, config: TrainingConfig, roster: Roster, transport: Transport, progress: Callable[[str], None]
+        self,
+        config: TrainingConfig,
+        roster: Roster,
+        transport: Transport,
+        progress: Callable[[str], None],
+        counted: Counted | None = None,
     ) -> None:
         self._config, self._roster, self._transport, self._progress = config, roster, transport, progress
+        self.counted = counted
         self.said: tuple[Signed, ...] = ()
         answers = self.ask_all(Ask.DESCRIBE)
         self.said = tuple(answer.signed for answer in answers.values() if answer.signed is not None)
         self._found = protocol.described(self._roster, self.said)
-        self.run = protocol.run_name(self._config, self.said)
-        self.plan = protocol.federated_plan(self._config, self._found, self.run)
         table = unpacked(next(iter(answers.values())).message)
         schema = parse_json(table, "a schema") if table else None
         if (identity(table=schema) if table else "") != self._found[0].table:
             raise RefusedError(f"party {self._roster.names[0]} has sent another schema than it signed")
+        if counted is not None:
+            self.counted = counted.model_copy(update={"table": table.decode()})
+        self.run = protocol.run_name(self._config, self.said, self.counted)
+        self.plan = protocol.federated_plan(self._config, self._found, self.run, counted=self.counted)
         self.columns = Columns(self._found[0].dimension, encoder_of(schema))
 
     # ── before anything is charged ───────────────────────────────────────────────────────────────────────────────────
@@ -277,6 +333,31 @@ class _Asking:
         self._roster.check(answer.signed, purpose, run)
         return answer.signed
 
+    def carry_out(self, rows: DatasetRef) -> dict[str, ReleaseRef]:
+        """Let everybody reserve and commit, and make all of the plan; return the releases by key.
+
+        Raises
+        ------
+        RefusedError, StorageError, dpalgos.secure.primitives.SecureAggregationError
+            As :func:`federate` does.
+        """
+        # What the coordinator does once the parties have paid, tried before they do.
+        with logging_afterwards(rows):
+            require_ready(Afterwards(current_layout()))
+        self.reserve()
+        self.commit()
+        # The rows are with their owners.
+        try:
+            return materialise(self.plan.nodes, self.make, at_hand=self.plan.partitions)
+        except TooFewPartiesError as error:
+            # Of a committed run the sum is still to be opened: no other identity is needed, nor another charge.
+            error.args = (
+                f"{error.remaining} parties have answered, {error.needed} are needed; what was charged stands. Start "
+                "the missing parties again (unitball party serve), and give the same command: it goes on where it "
+                "stopped",
+            )
+            raise
+
     # ── releases ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def make(self, node: PlannedRelease | PlannedCombination, inputs: list[ReleaseRef]) -> ReleaseRef:
@@ -320,6 +401,7 @@ class _Asking:
         """Store what parties have released: they have charged it, each in its own account, and have signed so."""
         evidence = protocol.Evidence(
             config=self._config,
+            counted=self.counted,
             roster=self._roster,
             descriptions=self.said,
             charges=self._charges,
@@ -459,6 +541,7 @@ class _Asking:
         return Request(
             ask=ask,
             config=self._config,
+            counted=self.counted,
             descriptions=self.said,
             release=0 if release is None else self.plan.releases.index(release),
             block=block,

@@ -297,6 +297,25 @@ class Sent(WireModel):
         return cls(manifest=packed(files["manifest.json"]), arrays=packed(files["arrays.npz"]))
 
 
+class Counted(WireModel):
+    """What a run counts that describes the parties' rows and makes no model; its configuration has the budget.
+
+    Attributes
+    ----------
+    pairs : tuple of str
+        Pairs of columns, two names with a comma each.
+    by : str or None
+        A column with which all others are paired. Without it and without pairs, single columns are counted.
+    table : str
+        How all parties' raw rows become features: JSON, whose digest each of them has signed; empty where the parties
+        are asked what is public of their rows.
+    """
+
+    pairs: tuple[str, ...] = ()
+    by: str | None = None
+    table: Message = ""
+
+
 class Request(WireModel):
     """What a coordinator asks of a party; the party derives everything else itself.
 
@@ -305,6 +324,8 @@ class Request(WireModel):
     ask : Ask
     config : TrainingConfig
         The run: algorithm, budget, trust. Its ``dataset`` names the run's subject for people; each party reads its own.
+    counted : Counted or None
+        What is counted instead of training a model.
     descriptions : tuple of Signed
         All parties', in the roster's order; none where they are asked for.
     release : int
@@ -323,6 +344,7 @@ class Request(WireModel):
 
     ask: Ask
     config: TrainingConfig
+    counted: Counted | None = None
     descriptions: tuple[Signed, ...] = ()
     release: Annotated[int, Field(ge=0)] = 0
     block: Annotated[int, Field(ge=0)] = 0

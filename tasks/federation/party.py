@@ -28,6 +28,7 @@ from tasks.federation.messages import (
     CHARGED_BEFORE,
     Answer,
     Ask,
+    Counted,
     Description,
     Purpose,
     Request,
@@ -168,13 +169,13 @@ class Party:
     # ── what is public of its rows ───────────────────────────────────────────────────────────────────────────────────
 
     def _describe(self, request: Request) -> Answer:
-        body = self._description(request.config).written()
+        body = self._description(request).written()
         table = declared_table(current_layout(), find_dataset(self._dataset))
         message = packed(identity_json(table).encode()) if table is not None else ""
         return self._signed(Purpose.DESCRIPTION, "", body, message=message)
 
-    def _description(self, config: TrainingConfig) -> Description:
-        reference = _normalised(self._dataset, config)
+    def _description(self, request: Request) -> Description:
+        reference = _normalised(self._dataset, request.config, counted=request.counted is not None)
         table = declared_table(current_layout(), find_dataset(self._dataset))
         return Description(
             party=self.name,
@@ -197,13 +198,12 @@ class Party:
 
     def _planned(self, request: Request) -> _Run:
         """Return the run that all parties' descriptions and the configuration make, as everybody and as it sees it."""
-        descriptions, own = described(self._roster, request.descriptions), self._description(request.config)
+        descriptions, own = described(self._roster, request.descriptions), self._description(request)
         if descriptions[self._number] != own:
             raise RefusedError("its rows are not as the request describes them; start the run again")
-        run = run_name(request.config, request.descriptions)
-        return _derived(
-            current_root(), self._dataset, self._number, request.config.model_dump_json(), descriptions, run
-        )
+        run = run_name(request.config, request.descriptions, request.counted)
+        asked_for = request.config.model_dump_json()
+        return _derived(current_root(), self._dataset, self._number, asked_for, request.counted, descriptions, run)
 
     # ── its account ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -387,7 +387,13 @@ class Party:
 
 @functools.lru_cache(maxsize=4)
 def _derived(
-    root: Path, dataset: str, number: int, run_asked_for: str, descriptions: tuple[Description, ...], run: str
+    root: Path,
+    dataset: str,
+    number: int,
+    run_asked_for: str,
+    counted: Counted | None,
+    descriptions: tuple[Description, ...],
+    run: str,
 ) -> _Run:
     """Return a run as a party sees it; derived once for its many requests, from public facts alone.
 
@@ -398,15 +404,15 @@ def _derived(
     """
     del root
     config = TrainingConfig.model_validate_json(run_asked_for)
-    shared = federated_plan(config, descriptions, run)
-    reference = _normalised(dataset, config)
+    shared = federated_plan(config, descriptions, run, counted=counted)
+    reference = _normalised(dataset, config, counted=counted is not None)
     if shared.features:
         for feature in shared.features:
             make_map(feature)
         reference = make_mapped(plan_mapping(reference, shared.features))
     partitioning = TrainingConfig(dataset=dataset, test_fraction=test_fraction(config, descriptions))
     shards = make_partition(plan_partition(reference, partitioning))
-    own = federated_plan(config, descriptions, run, (number, shards))
+    own = federated_plan(config, descriptions, run, (number, shards), counted)
     sizes = {shard.party: shard.rows for shard in shards.all}
     for release in own_releases(own, shards):
         for party, rows in zip(release.parties, release.sizes, strict=True):
@@ -415,9 +421,12 @@ def _derived(
     return _Run(run, shared, own, shards)
 
 
-def _normalised(dataset: str, config: TrainingConfig) -> DatasetRef:
+def _normalised(dataset: str, config: TrainingConfig, *, counted: bool) -> DatasetRef:
     require_carried(config)
     registered = find_dataset(dataset)
+    if counted:
+        # Cells are counted as they were ingested.
+        return registered
     name = resolve_normalisation(config, default_normalisation(dataset), table=bool(registered.columns))
     return make_normalised(plan_normalisation(registered, name))
 

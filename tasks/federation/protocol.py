@@ -7,23 +7,30 @@ import numpy as np
 from dpalgos.algorithms import require_people
 from dpalgos.guarantees import Neighbours, Trust
 from dpalgos.models import Artefact
-from dpalgos.registry import names
+from dpalgos.registry import AlgorithmSpec, names
 from dpalgos.rows import Ints
+from storage.documents import parse_json
 from storage.errors import RefusedError
 from storage.layout import Layout
 from storage.refs import DatasetRef, Labels, ShardRef, Visibility
 from storage.releases import ReleaseStore
 from storage.rounds import RoundStore
-from tasks.federation.messages import Description, Purpose, Roster, Signed, WireModel, unpacked
+from tasks.datasets.scales import declared_schema
+from tasks.federation.messages import Counted, Description, Purpose, Roster, Signed, WireModel, unpacked
 from tasks.planning.configuration import DataSettings, Json, TrainingConfig, split_features
 from tasks.planning.identity import identity
-from tasks.planning.plans import RunPlan
+from tasks.planning.plans import RunPlan, description_run
 from tasks.planning.releases import PlannedCombination, PlannedRelease
+from tasks.planning.resolution import resolve_trust
 from tasks.planning.rows import FeatureStep, Shards
 from tasks.preparation.partitions import HELD_OUT, held_out_rows, private_fraction
 from tasks.preparation.planned_maps import plan_features
 from tasks.preparation.prepare import AllRows, prepare_over
+from tasks.release import column_counts, column_pairs
+from tasks.release.column_counts import counting_columns
+from tasks.release.column_pairs import Pair, counting_pairs, named_pairs, require_readable
 from tasks.release.rounds import numbers_of, release_blocks, result_of, step_lengths
+from tasks.release.single import counting_release
 from tasks.release.storing import manifest_of
 
 _SHARED = (
@@ -71,10 +78,12 @@ def described(roster: Roster, messages: Sequence[Signed]) -> tuple[Description, 
     return descriptions
 
 
-def run_name(config: TrainingConfig, messages: Sequence[Signed]) -> str:
-    """Return the identity of a run: of its configuration, and of who brings which rows."""
+def run_name(config: TrainingConfig, messages: Sequence[Signed], counted: Counted | None = None) -> str:
+    """Return the identity of a run: of its configuration, of what it counts, and of who brings which rows."""
     return identity(
-        federated=config.model_dump(mode="json"), descriptions=[[one.party, one.body, one.key] for one in messages]
+        federated=config.model_dump(mode="json"),
+        descriptions=[[one.party, one.body, one.key] for one in messages],
+        **({} if counted is None else {"counted": counted.model_dump(mode="json")}),
     )
 
 
@@ -132,6 +141,7 @@ def federated_plan(
     descriptions: Sequence[Description],
     run: str,
     own: tuple[int, Shards] | None = None,
+    counted: Counted | None = None,
 ) -> RunPlan:
     """Return the plan of a run over the parties' rows.
 
@@ -144,6 +154,8 @@ def federated_plan(
     own : (int, Shards), optional
         A party's number and its own shards, which its part of the releases is bound to. Without them the plan is the
         one that everybody shares: its keys name the session. Both have the same releases in the same order.
+    counted : Counted, optional
+        What is counted instead of training a model.
 
     Raises
     ------
@@ -153,7 +165,7 @@ def federated_plan(
         For names and parameters that do not fit.
     """
     require_carried(config)
-    features = plan_features(shared_rows(config, descriptions, run), config)
+    features = () if counted else plan_features(shared_rows(config, descriptions, run), config)
     rows = shared_rows(config, descriptions, run, features)
     number, partition = -1, run[:32]
     if own is not None:
@@ -169,12 +181,14 @@ def federated_plan(
             held_out.append(ShardRef(dataset=rows, partition=partition, party=apart, rows=held))
     if len({shard.party for shard in (*training, *held_out)}) < len(training) + len(held_out):
         raise RefusedError(f"a party has the name of another party's held-out rows ({HELD_OUT!r} or 'NAME.{HELD_OUT}')")
-    if 0 < len(held_out) < len(training):
+    if counted is not None:
+        plan = _counting_plan(config, descriptions, counted, training)
+    elif 0 < len(held_out) < len(training):
         raise RefusedError("some parties have their own test rows and others hold out none: --no-evaluation")
-    references = AllRows(
-        training=training, held_out=held_out, relation=Neighbours(descriptions[0].relation), features=features
-    )
-    plan = prepare_over(config, references).plan
+    else:
+        relation = Neighbours(descriptions[0].relation)
+        references = AllRows(training=training, held_out=held_out, relation=relation, features=features)
+        plan = prepare_over(config, references).plan
     for release in plan.releases:
         if rows.person and release.reads_rows:
             require_people(*release.algorithm.classes())
@@ -185,6 +199,48 @@ def federated_plan(
                 "(--trainer output-perturbation --trust local)"
             )
     return plan
+
+
+def schema_of(counted: Counted) -> Json:
+    """Return how raw rows become features, as a request has it; none where the parties declare no columns."""
+    return dict(parse_json(counted.table, "a schema")) if counted.table else {}
+
+
+def asked_pairs(counted: Counted, rows: DatasetRef) -> tuple[Pair, ...]:
+    """Return the pairs of columns that are counted; none where single columns are.
+
+    Raises
+    ------
+    InputError
+        For a name that no column has.
+    """
+    several = counted.pairs or counted.by is not None
+    return named_pairs(rows, counted.pairs, counted.by, schema_of(counted)) if several else ()
+
+
+def _counting_plan(
+    config: TrainingConfig, descriptions: Sequence[Description], counted: Counted, training: Sequence[ShardRef]
+) -> RunPlan:
+    """Return the plan of one release of counts over all parties' rows: single columns', or those of pairs.
+
+    The cells are equal parts of the declared ranges, so that everybody derives them of what all have signed.
+    """
+    table, rows, relation = schema_of(counted), training[0].dataset, Neighbours(descriptions[0].relation)
+    if table and identity(table=table) != descriptions[0].table:
+        raise RefusedError("the request has another schema than the parties have signed")
+    declared_schema(rows, table)
+    pairs = asked_pairs(counted, rows)
+
+    def spec_of(mu: float) -> AlgorithmSpec:
+        return counting_pairs(rows, pairs, relation, mu, table=table) if pairs else counting_columns(rows, mu)
+
+    trust = resolve_trust(config, str(config.trust))
+    label = column_pairs.LABEL if pairs else column_counts.LABEL
+    planned = counting_release(config, training, spec_of, label, trust, relation)
+    if pairs:
+        require_readable(rows, planned, table)
+    assert config.epsilon is not None, "it is stated"
+    return description_run(rows, planned, (), config.epsilon)
 
 
 def require_carried(config: TrainingConfig) -> None:
@@ -294,6 +350,7 @@ class Evidence(WireModel):
     Attributes
     ----------
     config : TrainingConfig
+    counted : Counted or None
     roster : Roster
     descriptions, charges : tuple of Signed
         One of each party, in the roster's order.
@@ -303,6 +360,7 @@ class Evidence(WireModel):
     """
 
     config: TrainingConfig
+    counted: Counted | None = None
     roster: Roster
     descriptions: tuple[Signed, ...]
     charges: tuple[Signed, ...]
@@ -328,8 +386,8 @@ class Evidence(WireModel):
             If a description does not bear its party's signature, or nothing is planned of them.
         """
         described_parties = described(self.roster, self.descriptions)
-        name = run_name(self.config, self.descriptions)
-        return name, federated_plan(self.config, described_parties, name)
+        name = run_name(self.config, self.descriptions, self.counted)
+        return name, federated_plan(self.config, described_parties, name, counted=self.counted)
 
     def require(
         self,

@@ -14,7 +14,7 @@ from dpalgos.aggregators import Aggregator
 from dpalgos.algorithms import Algorithm, OneSum, ProjectionAlgorithm
 from dpalgos.column_maps import ColumnMap
 from dpalgos.evaluators.column_histograms import ColumnHistograms, rank_error
-from dpalgos.guarantees import GaussianMu, Guarantee, Loss, Neighbours, Setting, Trust
+from dpalgos.guarantees import GaussianMu, Guarantee, Loss, Neighbours, Setting, Trust, rounded_up
 from dpalgos.mechanisms.factorisation import ToeplitzFactor, best_bands
 from dpalgos.models import Artefact
 from dpalgos.parameters import ParameterError
@@ -659,8 +659,9 @@ def restarting(release: PlannedNight) -> str:
     stream = release.stream
     epsilon = PlanCost.of(release.guarantee().losses, release.delta).totals.epsilon
     return (
-        f"Begin the horizon again under new keys, which charges it once more (epsilon {epsilon:.4g} at delta "
-        f"{release.delta:g} for {stream.nights} nights): the same command with --replicate {release.replicate + 1}"
+        f"Begin the horizon again under new keys, which charges it once more (epsilon {rounded_up(epsilon, 4):g} at "
+        f"delta {release.delta:g} for {stream.nights} nights): the same command with --replicate "
+        f"{release.replicate + 1}"
     )
 
 

@@ -282,6 +282,55 @@ class RunPlan(Planned):
         return {**self.training, **{release.key: release for release in made}}
 
 
+DESCRIBE = "describe"
+"""What a description is called: a run without a model, of which counts of the rows are the evaluation."""
+
+
+def description_run(
+    dataset: DatasetRef, counts: PlannedRelease, one_way: Sequence[PlannedRelease], epsilon: float
+) -> RunPlan:
+    """Return the run that a description is: one release of counts, and the earlier ones that its numbers rest on.
+
+    Parameters
+    ----------
+    dataset : DatasetRef
+        The rows that are counted, as they are registered.
+    counts : PlannedRelease
+        What the description releases.
+    one_way : sequence of PlannedRelease
+        Released and charged before, of the same rows.
+    epsilon : float
+        Of ``counts``, at its delta.
+    """
+    before = tuple(one.key for one in one_way)
+    identity = RunIdentity(
+        models=(),
+        model=None,
+        dataset=dataset,
+        system=DESCRIBE,
+        evaluation=(True, (counts.key, *before)),
+        target=(epsilon, counts.delta),
+    )
+    return RunPlan(
+        identity=identity,
+        system=DESCRIBE,
+        paper="",
+        trust=counts.trust.name,
+        normalisation=dataset.normalisation,
+        before=before,
+        projections=(),
+        basis=None,
+        models=(),
+        model=None,
+        evaluations=(counts, *one_way),
+        split={},
+        claim=None,
+        sound_counterpart=None,
+        epsilon=epsilon,
+        delta=counts.delta,
+    )
+
+
 def counts_before(measuring: Sequence[PlannedRelease]) -> list[str]:
     """Return the keys of the counts of all rows, released before, among what measures a run that counts groups.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import cast
 
 from dpalgos.evaluators.column_histograms import ColumnHistograms, bins_for
@@ -18,7 +19,7 @@ from tasks.release.single import SinglePlan, plan_single
 from tasks.release.storing import read_release, stored_release
 from tasks.runtime.stores import open_catalog
 
-_RUN = "histograms of the columns"
+LABEL = "histograms of the columns"
 
 
 def version_of(name: str, version: str | None = None) -> DatasetRef:
@@ -70,15 +71,16 @@ def plan_counts(
         For numbers beyond their bounds, or a trust model that does not admit it.
     """
     declared_schema(dataset)
+    stated = DESCRIPTION_EPSILON if epsilon is None else epsilon
+    return plan_single(dataset, partial(counting_columns, dataset), LABEL, stated, delta=delta, trust=trust)
+
+
+def counting_columns(dataset: DatasetRef, mu: float) -> AlgorithmSpec:
+    """Return what counts all columns of a data set, by the μ that the noise of all parties together has."""
     columns = counted_columns(dataset)
     ends = None if dataset.label_range is None else list(dataset.label_range)
-
-    def spec_of(mu: float) -> AlgorithmSpec:
-        bins = bins_for(dataset.rows, len(columns) + 1, mu)
-        return AlgorithmSpec("evaluators", NAME, {"columns": columns, "bins": bins, "label_range": ends})
-
-    stated = DESCRIPTION_EPSILON if epsilon is None else epsilon
-    return plan_single(dataset, spec_of, _RUN, stated, delta=delta, trust=trust)
+    bins = bins_for(dataset.rows, len(columns) + 1, mu)
+    return AlgorithmSpec("evaluators", NAME, {"columns": columns, "bins": bins, "label_range": ends})
 
 
 def counts_of(planned: PlannedRelease) -> ColumnCounts:

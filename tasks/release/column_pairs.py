@@ -30,6 +30,8 @@ from storage.errors import InputError, RefusedError
 from storage.refs import DatasetRef
 from tasks.accounts.terms import relation_of
 from tasks.datasets.scales import Scale, label_of, scales_of
+from tasks.planning.configuration import Json
+from tasks.planning.plans import RunPlan, description_run
 from tasks.planning.releases import PlannedRelease
 from tasks.preparation.paid_counts import counted_columns, described_columns, paid_releases
 from tasks.release.column_counts import counts_of
@@ -40,7 +42,7 @@ from tasks.runtime.settings import current_layout
 
 NAME = "pair-counts"
 """Of the evaluator, as the registry has it."""
-_RUN = "counts of pairs of columns"
+LABEL = "counts of pairs of columns"
 Pair = tuple[int, int]
 """Two places among a version's columns, the label behind them; the first one's cells are the groups."""
 
@@ -64,13 +66,20 @@ class PairsPlan:
     one_way: tuple[PlannedRelease, ...]
 
     @property
+    def run(self) -> RunPlan:
+        """The run that its description is (:func:`~tasks.planning.plans.description_run`)."""
+        return description_run(self.counts.dataset, self.counts.planned, self.one_way, self.counts.epsilon)
+
+    @property
     def cells(self) -> int:
         """Cells of all tables together."""
         planned = self.counts.planned
         return math.prod(cast(PairCounts, planned.build()).sum_shape(planned.setting))
 
 
-def named_pairs(dataset: DatasetRef, pairs: Iterable[str | Sequence[str]], by: str | None = None) -> tuple[Pair, ...]:
+def named_pairs(
+    dataset: DatasetRef, pairs: Iterable[str | Sequence[str]], by: str | None = None, table: Json | None = None
+) -> tuple[Pair, ...]:
     """Return pairs of places of a version's columns, by their names.
 
     Parameters
@@ -80,13 +89,15 @@ def named_pairs(dataset: DatasetRef, pairs: Iterable[str | Sequence[str]], by: s
         A text is two names with a comma between them.
     by : str, optional
         A column whose values are groups: all other columns, the label among them, are paired with it.
+    table : dict, optional
+        As for :func:`~tasks.datasets.scales.declared_schema`.
 
     Raises
     ------
     InputError
         For a name that no column has, a pair of a column with itself, or no pair.
     """
-    names = [*(scale.name for scale in scales_of(dataset)), label_of(dataset).name]
+    names = [*(scale.name for scale in scales_of(dataset, table)), label_of(dataset, table).name]
 
     def place(name: str) -> int:
         if name not in names:
@@ -146,22 +157,21 @@ def plan_pairs(
     InputError, ParameterError
         As :func:`~tasks.release.column_counts.plan_counts` does, and for a table of too many cells.
     """
-    tables = sorted({tuple(sorted(pair)) for pair in pairs})
     several = bool(origins(current_layout(), dataset))
     relation = relation_of(dataset.name)
     usable = _one_way(dataset, relation, trust or str(Trust.LOCAL) if several else str(Trust.CENTRAL))
 
     def spec_of(mu: float) -> AlgorithmSpec:
-        return AlgorithmSpec("evaluators", NAME, _parameters(dataset, tables, relation, mu, usable))
+        return counting_pairs(dataset, pairs, relation, mu, usable)
 
     stated = DESCRIPTION_EPSILON if epsilon is None else epsilon
-    plan = plan_single(dataset, spec_of, _RUN, stated, delta=delta, trust=trust)
+    plan = plan_single(dataset, spec_of, LABEL, stated, delta=delta, trust=trust)
     for released in paid_releases(dataset.account, dataset.version, NAME):
         if _asks_alike(released, plan.planned):
             plan = replace(plan, planned=released.model_copy(update={"label": plan.planned.label}))
             break
     else:
-        _require_readable(dataset, plan.planned)
+        require_readable(dataset, plan.planned)
     return PairsPlan(counts=plan, pairs=tuple(pairs), one_way=tuple(usable))
 
 
@@ -188,18 +198,33 @@ def _combined(one_way: Sequence[PlannedRelease]) -> ColumnCounts | None:
     return combined([counts_of(one) for one in one_way]) if one_way else None
 
 
-def _parameters(
+def counting_pairs(
     dataset: DatasetRef,
-    tables: Sequence[tuple[int, ...]],
+    pairs: Sequence[Pair],
     relation: Neighbours,
     mu: float,
-    one_way: Sequence[PlannedRelease],
-) -> dict[str, object]:
-    """Return the tables and their cells: by released one-way counts, or else by equal parts of declared ranges."""
-    scales, label, counts = scales_of(dataset), label_of(dataset), _combined(one_way)
+    one_way: Sequence[PlannedRelease] = (),
+    table: Json | None = None,
+) -> AlgorithmSpec:
+    """Return what counts pairs, and in which cells: by released one-way counts, or by equal parts of declared ranges.
+
+    Parameters
+    ----------
+    dataset : DatasetRef
+    pairs : sequence of (int, int)
+    relation : Neighbours
+    mu : float
+        Of the noise of all parties together.
+    one_way : sequence of PlannedRelease
+        Stored.
+    table : dict, optional
+        As for :func:`~tasks.datasets.scales.declared_schema`.
+    """
+    tables = sorted({tuple(sorted(pair)) for pair in pairs})
+    scales, label, counts = scales_of(dataset, table), label_of(dataset, table), _combined(one_way)
     deviation = math.sqrt(relation.records * len(tables)) / mu
     parts = parts_for(dataset.rows, deviation)
-    used = {place for table in tables for place in table}
+    used = {place for places in tables for place in places}
     edges: list[list[float]] = [[] for _ in dataset.columns]
     groups: list[list[int]] = [[] for _ in dataset.columns]
     lines, categories = iter(range(len(dataset.columns) + 1)), iter(range(len(dataset.columns)))
@@ -214,14 +239,9 @@ def _parameters(
                 groups[place] = _groups(counts.categories[at][:-1], TWO_SIDED * deviation)
     ends = None if dataset.label_range is None else list(dataset.label_range)
     of_label = _edges(label, counts, next(lines), parts) if ends is not None and len(scales) in used else []
-    return {
-        "columns": counted_columns(dataset),
-        "tables": [list(table) for table in tables],
-        "edges": edges,
-        "groups": groups,
-        "label_range": ends,
-        "label_edges": of_label,
-    }
+    cells = {"edges": edges, "groups": groups, "label_range": ends, "label_edges": of_label}
+    counted = {"columns": counted_columns(dataset), "tables": [list(places) for places in tables]}
+    return AlgorithmSpec("evaluators", NAME, {**counted, **cells})
 
 
 def _edges(scale: Scale, counts: ColumnCounts | None, line: int, parts: int) -> list[float]:
@@ -255,9 +275,9 @@ def _groups(counts: Floats, least: float) -> list[int]:
     return [int(cell) for cell in np.where(rare, int((~rare).sum()), kept)]
 
 
-def _require_readable(dataset: DatasetRef, planned: PlannedRelease) -> None:
+def require_readable(dataset: DatasetRef, planned: PlannedRelease, table: Json | None = None) -> None:
     """Refuse a table of more cells than anything could be said of."""
-    names = [*(scale.name for scale in scales_of(dataset)), label_of(dataset).name]
+    names = [*(scale.name for scale in scales_of(dataset, table)), label_of(dataset, table).name]
     algorithm = cast(PairCounts, planned.build())
     for places, shape in algorithm.shapes(planned.setting).items():
         if (cells := math.prod(shape)) > MOST_CELLS:

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
+from typing import TypedDict
 
 import numpy as np
 
@@ -137,6 +138,7 @@ class Terms:
     parties : tuple of str
         Each of whom pays.
     account : str
+        Empty where each party pays from an account in its own root.
     cap_epsilon, cap_delta, cap_promised : float or None
         What charges go by, and the cap itself, which is above it where a soft limit is in force. None of public rows,
         which pay nothing.
@@ -150,6 +152,9 @@ class Terms:
         The release's.
     paid : bool
         Whether it was there before, so that asking costs nothing.
+    description : str
+        Identity of the release together with all that the numbers rest on: the name by which ``unitball export`` and
+        MLflow find them.
     """
 
     dataset: str
@@ -173,6 +178,7 @@ class Terms:
     left: OneMore | None
     key: str
     paid: bool
+    description: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,6 +217,11 @@ class Description:
         """Return a JSON object."""
         return asdict(self)
 
+    def lines(self) -> list[Json]:
+        """Return a line per number; of a comparison, per difference."""
+        columns = self.all if self.comparison is None else self.comparison.columns
+        return [{"column": one.name, "kind": one.kind, **asdict(figure)} for one in columns for figure in one.figures]
+
     @property
     def all(self) -> tuple[DescribedColumn, ...]:
         """The label, and then the columns."""
@@ -220,9 +231,9 @@ class Description:
 def terms_of(plan: SinglePlan, *, paid: bool) -> Terms:
     """Return what a plan costs and who pays; nothing is charged."""
     planned, dataset = plan.planned, plan.dataset
-    account, report = open_catalog().account_of(dataset.name), budget_report(dataset.name)
     assert isinstance(planned.budget, GaussianMu), "counts take Gaussian noise"
     parameters = planned.algorithm.parameters
+    own = _of_account(dataset) if plan.partition is not None else _ELSEWHERE
     return Terms(
         dataset=dataset.name,
         version=dataset.version,
@@ -234,18 +245,47 @@ def terms_of(plan: SinglePlan, *, paid: bool) -> Terms:
         bins=int(str(parameters.get("bins", 0))),
         parties=planned.parties,
         trust=planned.trust.name,
-        account=dataset.account,
-        cap_epsilon=None if account.cap is None else account.cap.epsilon,
-        cap_delta=None if account.cap is None else account.cap.delta,
-        cap_promised=account.promised,
         unit=str(dataset.unit),
-        relation=str(account.relation),
-        group_size=account.group_size,
-        spent=report["epsilon_spent"],
-        left=None if report["left"] is None else OneMore(**report["left"]),
+        relation=str(planned.setting.neighbours),
         key=planned.key,
         paid=paid,
+        description=plan.run.run_key,
+        **own,
     )
+
+
+class _Account(TypedDict):
+    account: str
+    cap_epsilon: float | None
+    cap_delta: float | None
+    cap_promised: float | None
+    group_size: int
+    spent: float | None
+    left: OneMore | None
+
+
+_ELSEWHERE: _Account = {
+    "account": "",
+    "cap_epsilon": None,
+    "cap_delta": None,
+    "cap_promised": None,
+    "group_size": 1,
+    "spent": None,
+    "left": None,
+}
+
+
+def _of_account(dataset: DatasetRef) -> _Account:
+    account, report = open_catalog().account_of(dataset.name), budget_report(dataset.name)
+    return {
+        "account": dataset.account,
+        "cap_epsilon": None if account.cap is None else account.cap.epsilon,
+        "cap_delta": None if account.cap is None else account.cap.delta,
+        "cap_promised": account.promised,
+        "group_size": account.group_size,
+        "spent": report["epsilon_spent"],
+        "left": None if report["left"] is None else OneMore(**report["left"]),
+    }
 
 
 def describe(plan: SinglePlan, against: str | None = None) -> Description:
@@ -265,10 +305,16 @@ def describe(plan: SinglePlan, against: str | None = None) -> Description:
     other = None if against is None else _other(plan, against)
     paid = plan.paid
     plan.make()
-    counts = counts_of(plan.planned)
-    label, columns = described(plan.dataset, counts)
-    comparison = None if other is None else compared(plan.dataset, counts, *other)
-    return Description(terms=terms_of(plan, paid=paid), label=label, columns=columns, comparison=comparison)
+    found = description_of(plan, paid=paid)
+    return (
+        found if other is None else replace(found, comparison=compared(plan.dataset, counts_of(plan.planned), *other))
+    )
+
+
+def description_of(plan: SinglePlan, *, paid: bool) -> Description:
+    """Return what the stored release of a plan holds."""
+    label, columns = described(plan.dataset, counts_of(plan.planned), plan.table)
+    return Description(terms=terms_of(plan, paid=paid), label=label, columns=columns)
 
 
 def _other(plan: SinglePlan, version: str) -> tuple[DatasetRef, ColumnCounts]:
@@ -295,9 +341,19 @@ def _other(plan: SinglePlan, version: str) -> tuple[DatasetRef, ColumnCounts]:
     return other, min((counts_of(one) for one in released), key=lambda counts: counts.deviation)
 
 
-def described(dataset: DatasetRef, counts: ColumnCounts) -> tuple[DescribedColumn, tuple[DescribedColumn, ...]]:
-    """Return what counts say of a version's label and of its columns."""
-    scales, label = scales_of(dataset), label_of(dataset)
+def described(
+    dataset: DatasetRef, counts: ColumnCounts, table: Json | None = None
+) -> tuple[DescribedColumn, tuple[DescribedColumn, ...]]:
+    """Return what counts say of a version's label and of its columns.
+
+    Parameters
+    ----------
+    dataset : DatasetRef
+    counts : ColumnCounts
+    table : dict, optional
+        As for :func:`~tasks.datasets.scales.declared_schema`.
+    """
+    scales, label = scales_of(dataset, table), label_of(dataset, table)
     of_categories = zip(category_counts(counts), counts.rare(), rare_together(counts), strict=True)
     lines, found, said = iter(range(counts.layout.lines)), [], _Lines(counts)
     for place, scale in zip(dataset.columns, scales, strict=True):

@@ -115,13 +115,22 @@ class PairsDescription:
         """Return a JSON object."""
         return asdict(self)
 
+    def lines(self) -> list[Json]:
+        """Return a line per number."""
+        names = ("what", "group", "of", "value", "low", "high", "measured", "reason")
+        return [
+            {"first": pair.first, "second": pair.second, **{name: getattr(figure, name) for name in names}}
+            for pair in self.pairs
+            for figure in (pair.association, *pair.figures)
+        ]
+
 
 def terms_of_pairs(plan: PairsPlan, *, paid: bool) -> PairTerms:
     """Return what a plan costs, who pays, and what its result rests on; nothing is charged."""
     planned = plan.counts.planned
     own = terms_of(plan.counts, paid=paid)
     given = {one.name: getattr(own, one.name) for one in fields(Terms)}
-    given |= {"columns": len({place for pair in plan.pairs for place in pair})}
+    given |= {"description": plan.run.run_key, "columns": len({place for pair in plan.pairs for place in pair})}
     together = own.epsilon if not plan.one_way else epsilon_of_mu(mu_together(plan), planned.delta)
     return PairTerms(
         **given,
@@ -142,8 +151,13 @@ def describe_pairs(plan: PairsPlan) -> PairsDescription:
     """
     paid = plan.counts.paid
     plan.counts.make()
-    dataset = plan.counts.dataset
-    scales = (*scales_of(dataset), label_of(dataset))
+    return pairs_description_of(plan, paid=paid)
+
+
+def pairs_description_of(plan: PairsPlan, *, paid: bool) -> PairsDescription:
+    """Return what the stored release of a plan holds."""
+    dataset, table = plan.counts.dataset, plan.counts.table
+    scales = (*scales_of(dataset, table), label_of(dataset, table))
     pairs = tuple(
         _described(scales[pair[0]], scales[pair[1]], counted)
         for pair, counted in zip(plan.pairs, counted_pairs(plan), strict=True)

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
 
 from dpalgos.accounting.costs import allocate
-from dpalgos.guarantees import GaussianMu, Setting, Trust
+from dpalgos.guarantees import GaussianMu, Neighbours, Setting, Trust
 from dpalgos.parameters import ParameterError
 from dpalgos.registry import AlgorithmSpec, lookup
 from storage.datasets import origins
 from storage.errors import InputError, OverspendError, RefusedError
-from storage.refs import DatasetRef, ReleaseRef
+from storage.refs import DatasetRef, ReleaseRef, ShardRef
 from tasks.accounts.ledger import open_ledger
 from tasks.accounts.room import OneMore, largest_that_fits
 from tasks.accounts.terms import gaussian_delta, opening_cap, relation_of
-from tasks.planning.configuration import TrainingConfig
+from tasks.planning.configuration import Json, TrainingConfig
 from tasks.planning.identity import code_version
+from tasks.planning.plans import RunPlan, description_run
 from tasks.planning.releases import PlannedRelease
 from tasks.planning.rows import Partition
 from tasks.preparation.partitions import make_partition, plan_partition, shards_of
@@ -36,21 +37,25 @@ class SinglePlan:
     ----------
     dataset : DatasetRef
         The registered version.
-    partition : Partition
-        Whose rows are whose: of all rows one party's, or by the parties' own files.
+    partition : Partition or None
+        Whose rows are whose: of all rows one party's, or by the parties' own files. None where each party has its rows
+        in a root of its own.
     planned : PlannedRelease
         Its algorithm, budget and setting are all that decoding takes, and its manifest has them.
     epsilon : float
         At the plan's delta, for a row or a person.
     at : callable
         From another epsilon to the plan that differs in it.
+    table : dict or None
+        The declared schema of such parties' rows; None where it is registered with the version.
     """
 
     dataset: DatasetRef
-    partition: Partition
+    partition: Partition | None
     planned: PlannedRelease
     epsilon: float
     at: Callable[[float], SinglePlan]
+    table: Json | None = None
 
     @property
     def label(self) -> str:
@@ -66,6 +71,11 @@ class SinglePlan:
     def releases(self) -> tuple[PlannedRelease, ...]:
         """The release."""
         return (self.planned,)
+
+    @property
+    def run(self) -> RunPlan:
+        """The run that its description is (:func:`~tasks.planning.plans.description_run`)."""
+        return description_run(self.dataset, self.planned, (), self.epsilon)
 
     @property
     def system(self) -> str:
@@ -105,6 +115,7 @@ class SinglePlan:
         if stored is not None and self.paid:
             return stored
         self.require_affordable()
+        assert self.partition is not None, "rows are here"
         shards = make_partition(self.partition).training
         if stored is not None:
             admit([self.planned], shards, run=self.planned.label)
@@ -116,7 +127,7 @@ class _Stated(ChargedPlan, Protocol):
     """Releases over a version's rows that are charged together, and the epsilon that they state."""
 
     @property
-    def partition(self) -> Partition: ...
+    def partition(self) -> Partition | None: ...
 
     @property
     def epsilon(self) -> float: ...
@@ -164,6 +175,7 @@ def require_affordable(plan: _Stated, at: Callable[[float], _Stated]) -> None:
 
     def require_at(epsilon: float) -> None:
         other = plan if epsilon == plan.epsilon else at(epsilon)
+        assert other.partition is not None, "rows are here"
         require_admissible(other.releases, shards_of(other.partition).training, run=other.system)
 
     def fits(epsilon: float) -> bool:
@@ -231,43 +243,71 @@ def plan_single(
         )
     partition = plan_partition(dataset, named)
     shards = shards_of(partition).training
-    (budget,) = allocate([GaussianMu], [1.0], epsilon, named.stated_delta).losses
     chosen = AlgorithmSpec("trusts", trust or str(Trust.LOCAL) if several else str(Trust.CENTRAL))
     if trust is not None and not several:
         raise InputError(
             f"{dataset.name} has one party's rows, which their curator sums; omit --trust, or "
             f"ingest the parties' own files: unitball ingest {dataset.name} --party PARTY=PATH"
         )
-    factor = chosen.build().noise_factor(len(shards))
-    spec = spec_of(cast(GaussianMu, budget).mu / factor)
-    planned = PlannedRelease(
-        label=label,
-        code=code_version(lookup(spec.kind, spec.name), lookup(chosen.kind, chosen.name)),
-        dataset=dataset.version,
-        partition=partition.name,
-        replicate=replicate,
-        seed=None,
-        upstream=(),
-        algorithm=spec,
-        budget=budget,
-        setting=Setting(
-            sizes=tuple(shard.rows for shard in shards),
-            dimension=dataset.dimension,
-            classes=max(len(dataset.classes), 1),
-            neighbours=relation_of(dataset.name),
-            trust=chosen.name,
-            noise_factor=factor,
-            rows_per_person=dataset.rows_per_person,
-        ),
-        trust=chosen,
-        parties=tuple(shard.party for shard in shards),
-        account=dataset.account,
-        delta=named.stated_delta,
-        drawn_from=dataset.drawn_from,
-    )
+    config = named.model_copy(update={"replicate": replicate})
+    planned = counting_release(config, shards, spec_of, label, chosen, relation_of(dataset.name))
 
     def at(other: float) -> SinglePlan:
         # Of the same delta, which another epsilon does not move.
         return plan_single(dataset, spec_of, label, other, delta=named.stated_delta, trust=trust, replicate=replicate)
 
     return SinglePlan(dataset=dataset, partition=partition, planned=planned, epsilon=epsilon, at=at)
+
+
+def counting_release(
+    config: TrainingConfig,
+    shards: Sequence[ShardRef],
+    spec_of: Callable[[float], AlgorithmSpec],
+    label: str,
+    trust: AlgorithmSpec,
+    relation: Neighbours,
+) -> PlannedRelease:
+    """Return one release with Gaussian noise over some shards, wherever these are.
+
+    Parameters
+    ----------
+    config : TrainingConfig
+        Of which epsilon, delta and replicate are read.
+    shards : sequence of ShardRef
+        One per party.
+    spec_of : callable
+        As for :func:`plan_single`.
+    label : str
+    trust : AlgorithmSpec
+    relation : Neighbours
+    """
+    assert config.epsilon is not None, "it is stated"
+    first = shards[0]
+    (budget,) = allocate([GaussianMu], [1.0], config.epsilon, config.stated_delta).losses
+    factor = trust.build().noise_factor(len(shards))
+    spec = spec_of(cast(GaussianMu, budget).mu / factor)
+    return PlannedRelease(
+        label=label,
+        code=code_version(lookup(spec.kind, spec.name), lookup(trust.kind, trust.name)),
+        dataset=first.dataset.version,
+        partition=first.partition,
+        replicate=config.replicate,
+        seed=None,
+        upstream=(),
+        algorithm=spec,
+        budget=budget,
+        setting=Setting(
+            sizes=tuple(shard.rows for shard in shards),
+            dimension=first.dataset.dimension,
+            classes=max(len(first.dataset.classes), 1),
+            neighbours=relation,
+            trust=trust.name,
+            noise_factor=factor,
+            rows_per_person=first.dataset.rows_per_person,
+        ),
+        trust=trust,
+        parties=tuple(shard.party for shard in shards),
+        account=first.dataset.account,
+        delta=config.stated_delta,
+        drawn_from=first.dataset.drawn_from,
+    )

@@ -157,9 +157,9 @@ def promised(found: HeldOutErrors | HeldOutScores, coverage: float, classes: Seq
     rows = "people (each person counts as one)" if people else "rows"
     drawn = f"a new {'person' if people else 'row'} drawn as the {found.held_out.count:,} held-out {rows} were"
     if isinstance(found, HeldOutErrors):
-        below, above = found.distances(coverage)
+        below, above = (in_digits(one, toward=1) for one in found.distances(coverage))
         claim = (
-            f"intervals from {in_digits(below)} below to {in_digits(above)} above the prediction, within the declared "
+            f"intervals from {below} below to {above} above the prediction, within the declared "
             f"range: with probability 0.95 over noise and held-out rows, {drawn} has its label in the interval with "
             f"probability {coverage:g} or more"
         )

@@ -9,12 +9,13 @@ from collections.abc import Mapping
 from functools import partial
 
 from dpalgos.guarantees import rounded_up
+from dpalgos.measured import in_places
 from dpalgos.models import KernelModel, LinearModel, Statistic
 from dpalgos.normalisation import RowMap
 from dpalgos.registry import lookup
 from dpalgos.score_curves import Calibration
 from dpalgos.sentences import sentence
-from storage.datasets import declared_table
+from storage.datasets import declared_table, ingested_version
 from storage.encoder import Encoder, encoder_of
 from storage.refs import DatasetRef, ReleaseRef
 from tasks.accounts.pricing import epsilon_of_person
@@ -301,7 +302,8 @@ def _outside(dataset: DatasetRef, result: RunResult, group: int) -> list[str]:
 def _versions(dataset: DatasetRef, result: RunResult) -> str:
     version = importlib.metadata.version("unitball")
     noise = "" if result.proved is None else " Run elsewhere, the noise is another one."
-    return f"Unitball {version}, data version {dataset.version[:12]}, run {result.run_key[:12]}.{noise}"
+    ingested = ingested_version(current_layout(), dataset.version)
+    return f"Unitball {version}, data version {ingested[:12]}, run {result.run_key[:12]}.{noise}"
 
 
 def command_of(config: TrainingConfig, command: str = "train") -> str:
@@ -354,7 +356,7 @@ def _called(config: TrainingConfig, result: RunResult) -> str:
     epsilon = [f"ε={config.epsilon:g}"] if config.epsilon else []
     metrics, names = result.metrics, {"accuracy": "accuracy", "r2": "R²"}
     good = [
-        f"{called} {metrics[name]:.3f}" if metrics.is_known(name) else f"{called} {NOT_MEASURED}"
+        f"{called} {in_places(metrics[name], 3)}" if metrics.is_known(name) else f"{called} {NOT_MEASURED}"
         for name, called in names.items()
         if name in metrics
     ]
@@ -401,7 +403,8 @@ def report_without_model(
         curves={"trade_off": {round(1000 * level): missed for level, missed in proved.trade_off}} if proved else {},
         decisive={name: noisy[name] for name in DECISIVE if name in noisy},
         tags={"unitball.prefect_flow_run": flow_run or "", "unitball.sound": str(proved is not None), **said},
-        trained_on=dataset,
+        # As `unitball datasets` and `describe` name it, whatever map its rows have passed.
+        trained_on=dataset.model_copy(update={"version": ingested_version(current_layout(), dataset.version)}),
         note=model_card(config, dataset, plan, result, elsewhere=elsewhere, effects=effects)
         + (f"\n\n[Flow run in Prefect]({flow_run_page(flow_run)})" if flow_run else ""),
     )

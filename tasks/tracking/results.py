@@ -12,7 +12,7 @@ from pydantic import BaseModel, SerializeAsAny
 from dpalgos.accounting.composition import TYPE_I_ERRORS, compose, gaussian_mu, trade_off
 from dpalgos.group_curves import AT_THRESHOLD
 from dpalgos.guarantees import Guarantee, Loss, PureEpsilon, rounded_up
-from dpalgos.measured import ENDS, Metrics, in_digits
+from dpalgos.measured import ENDS, Metrics, margin_of, with_margin
 from dpalgos.metrics import class_names, distinct_names, safe_name
 from dpalgos.models import LinearModel
 from dpalgos.sentences import sentence
@@ -338,19 +338,8 @@ def read_before(result: RunResult) -> str:
 
 def shown_metric(result: RunResult, name: str, form: str = ".3f") -> str:
     """Return a number with its 95 % margin, or that it cannot be measured where the margin is all that is possible."""
-    metrics = result.metrics
-    if name not in metrics:
-        return "–"
-    if not metrics.is_known(name):
-        return f"{NOT_MEASURED} {at_this_budget(result)}"
-    limits = metrics.limits(name)
-    margin = "" if limits is None else f" ({_written(limits[0], form)} to {_written(limits[1], form)})"
-    return _written(metrics[name], form) + margin
-
-
-def _written(number: float, form: str) -> str:
-    """Return a number in a format; to four significant digits without an exponent."""
-    return in_digits(number) if form == ".4g" else f"{number:{form}}"
+    shown = shown_rate(result.metrics, name, form)
+    return f"{shown} {at_this_budget(result)}" if shown == NOT_MEASURED else shown
 
 
 def at_this_budget(result: RunResult) -> str:
@@ -589,12 +578,11 @@ def _what_stands_out(result: RunResult, many: ManyClasses) -> list[str]:
     """Return sentences on the largest confusions and on the lowest and highest recalls of many classes."""
     several, of_person = result.identity.dataset.unit.several, by_person(result)
 
-    def margin(low: float | None, high: float | None, form: str) -> str:
-        return "" if low is None or high is None else f" ({low:{form}} to {high:{form}})"
+    def shown(number: float, low: float | None, high: float | None, form: str) -> str:
+        return with_margin(number, None if low is None or high is None else (low, high), form)
 
     named = [
-        f"`{one.true}` as `{one.predicted}`: {one.rows:,.0f}{margin(one.low, one.high, ',.0f')}"
-        for one in many.confusions
+        f"`{one.true}` as `{one.predicted}`: {shown(one.rows, one.low, one.high, ',.0f')}" for one in many.confusions
     ]
     most = math.ceil(many.others_at_most)
     pairs = len(result.classes) * (len(result.classes) - 1)
@@ -609,7 +597,7 @@ def _what_stands_out(result: RunResult, many: ManyClasses) -> list[str]:
         confused += " These margins are of the noise, and hold for all pairs at once and so for the largest."
 
     def listed(of: Sequence[RecallOf]) -> str:
-        return "; ".join(f"{one.name} {one.recall:.3f}{margin(one.low, one.high, '.3f')}" for one in of)
+        return "; ".join(f"{one.name} {shown(one.recall, one.low, one.high, '.3f')}" for one in of)
 
     recalls = [f"{what} {listed(of)}" for what, of in (("lowest", many.lowest), ("highest", many.highest)) if of]
     sentences = [confused]
@@ -723,10 +711,7 @@ def shown_rate(metrics: Metrics, name: str, form: str = ".3f") -> str:
     if not metrics.is_known(name):
         return NOT_MEASURED
     limits = metrics.limits(name)
-    if limits is None:
-        return f"{metrics[name]:{form}}"
-    margin = f"{limits[0]:{form}} to {limits[1]:{form}}"
-    return margin if name == "rows" else f"{metrics[name]:{form}} ({margin})"
+    return margin_of(limits, form) if limits and name == "rows" else with_margin(metrics[name], limits, form)
 
 
 def about_groups(result: RunResult) -> str:

@@ -6,9 +6,22 @@ import copy
 import math
 import pickle
 
+import numpy as np
 import pytest
 
-from dpalgos.measured import HOLDS_ALL, HOLDS_BOTH, NO_VALUE, SHARE, Metrics, Scale, in_digits, mean, why_unknown
+from dpalgos.measured import (
+    HOLDS_ALL,
+    HOLDS_BOTH,
+    NO_VALUE,
+    SHARE,
+    Metrics,
+    Scale,
+    in_digits,
+    mean,
+    why_unknown,
+    with_margin,
+    written,
+)
 
 ERROR = Scale(guess=10.0, perfect=0.0, most=40.0, whole=10.0)
 R2 = Scale(least=-math.inf)
@@ -117,3 +130,44 @@ def test_merged_numbers_take_the_reasons_of_the_later() -> None:
 def test_numbers_are_written_without_an_exponent(number: float, digits: int, text: str) -> None:
     """5.749e+04 stood where a salary of 57,490 was meant."""
     assert in_digits(number, digits) == text
+
+
+@pytest.mark.parametrize(
+    ("number", "form", "down", "nearest", "up"),
+    [
+        (0.29, ".2f", "0.29", "0.29", "0.29"),
+        (0.8414, ".3f", "0.841", "0.841", "0.842"),
+        (0.0004, ".3f", "0.0004", "0.0004", "0.001"),
+        (0.00004, ".3f", "0.00004", "0.00004", "0.001"),
+        (3e-9, ".3f", "> 0", "> 0", "0.001"),
+        (0.9996, ".3f", "0.999", "0.9996", "0.9996"),
+        (1.0 - 1e-9, ".3f", "0.999", "< 1", "< 1"),
+        (0.0, ".3f", "0.000", "0.000", "0.000"),
+        (1.0, ".3f", "1.000", "1.000", "1.000"),
+        (-0.0004, "+.3f", "-0.001", "-0.0004", "-0.0004"),
+        (-1e-9, "+.3f", "-0.001", "< 0", "< 0"),
+        (0.0123, "+.3f", "+0.012", "+0.012", "+0.013"),
+        (0.4, ",.0f", "0", "0", "1"),
+        (12345.6, ",.0f", "12,345", "12,346", "12,346"),
+        (57493.0, ".4g", "57,490", "57,490", "57,500"),
+        (-0.123456, ".4g", "-0.1235", "-0.1235", "-0.1234"),
+        (2.0, "g", "2", "2", "2"),
+        (-math.inf, ".3f", "-inf", "-inf", "-inf"),
+    ],
+)
+def test_ends_of_margins_are_rounded_outward_and_never_to_0_or_1(
+    number: float, form: str, down: str, nearest: str, up: str
+) -> None:
+    """A lower end of 0.0004 was "0.000", and an upper end of 0.8414 was "0.841"."""
+    assert [written(number, form, toward) for toward in (-1, 0, 1)] == [down, nearest, up]
+    assert with_margin(number, (number, number), form) == f"{nearest} ({down} to {up})"
+
+
+def test_all_numbers_lie_in_their_written_margins(random: np.random.Generator) -> None:
+    for number in np.concatenate(
+        [random.uniform(0, 1, 300), 10.0 ** random.uniform(-5, 6, 300), -random.uniform(0, 1, 99)]
+    ).tolist():
+        for form in (".3f", ".4g", ",.0f"):
+            low, high = (float(written(number, form, toward).replace(",", "")) for toward in (-1, 1))
+            assert low <= number <= high
+            assert form == ",.0f" or {low, high}.isdisjoint({0.0, 1.0}) or form == ".4g"

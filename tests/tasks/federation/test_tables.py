@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from scipy.stats import chi2
 
 from dpalgos.evaluators.column_histograms import MOST_BINS
-from storage.errors import InputError, RefusedError
+from storage.datasets import open_dataset
+from storage.errors import InputError, RefusedError, StorageError
 from storage.layout import Layout
 from storage.refs import ReleaseRef, Visibility
 from storage.releases import ReleaseStore
 from storage.secrets import root_secret
 from tasks.accounts.ledger import check_releases, open_ledger
-from tasks.datasets.registration import ingest
+from tasks.datasets.registration import find_dataset, ingest
 from tasks.datasets.request import IngestRequest
-from tasks.exports.archive import Archive
+from tasks.exports.archive import Archive, export_run, read
 from tasks.exports.verifying import verify_archive
+from tasks.federation.coordinator import federate_counts
 from tasks.federation.messages import (
     _MOST_MESSAGE,
     Answer,
     Ask,
+    Counted,
     Description,
     Purpose,
     Request,
@@ -36,8 +42,12 @@ from tasks.federation.messages import (
 )
 from tasks.federation.party import Party
 from tasks.host.engine import _QUIET, keep_quiet
+from tasks.planning.configuration import TrainingConfig
+from tasks.release.column_pairs import PairsPlan
+from tasks.release.pair_descriptions import PairsDescription
 from tasks.release.storing import read_release
 from tasks.runtime.settings import current_layout, isolated_root
+from tasks.tracking.descriptions import record_description
 from tests.tasks.federation.conftest import LOGGED
 from tests.tasks.federation.test_federation import Federation, _OneByOne, answered, changed, forged, taken_elsewhere
 
@@ -86,9 +96,11 @@ def bring_in(
     ingest(IngestRequest(format="csv", schema_path=folder / "schema.yaml", **request))
 
 
-def federation(folder: Path, *, label: str = "classes", schemas: Sequence[str] = (SCHEMA,) * 3) -> Federation:
+def federation(
+    folder: Path, *, label: str = "classes", schemas: Sequence[str] = (SCHEMA,) * 3, names: Sequence[str] = NAMES
+) -> Federation:
     fingerprints = {}
-    for number, name in enumerate(NAMES):
+    for number, name in enumerate(names):
         with isolated_root(folder / name):
             bring_in(folder / f"{name}-input", 250, label=label, seed=number, schema=schemas[number], parties=name)
             fingerprints[name] = fingerprint(identity_key(root_secret(current_layout())).public_key())
@@ -302,3 +314,116 @@ def test_messages_have_room_where_a_root_serves_itself(monkeypatch: pytest.Monke
     keep_quiet()
     room = int(os.environ["PREFECT_SERVER_API_MAX_PARAMETER_SIZE"])
     assert room >= _MOST_MESSAGE > 60 * MOST_BINS * 8 * 4 / 3 > 2**19
+
+
+def exact_tables(parties: Federation, plan: PairsPlan) -> list[Any]:
+    """Return the tables of all parties' rows together, counted without noise, in the order of the plan's tables."""
+    algorithm, total = plan.counts.planned.build(), np.zeros(0)
+    for name in parties.roster.names:
+        with isolated_root(parties.root(name)):
+            ref = find_dataset("clinic")
+            rows = open_dataset(current_layout(), ref)
+            setting = replace(plan.counts.planned.setting, sizes=(ref.rows,))
+            whole = np.sum(
+                [algorithm.of_block(x, y, np.ones(len(y), np.int64), setting) for x, y, *_ in rows.blocks()], axis=0
+            )
+        total = whole if not len(total) else total + whole
+    return list(algorithm.tables_of(total.astype(float), plan.counts.planned.setting).values())
+
+
+@pytest.mark.parametrize("trust", ["secagg", "local"])
+def test_parties_count_pairs_and_each_is_charged_for_all_tables(
+    trust: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two parties. Mutants: a sensitivity without one pair; a charge that one party does not make or has not signed."""
+    monkeypatch.setattr("tasks.tracking.descriptions.track_run", lambda root, report: "0" * 32)
+    parties = federation(tmp_path, names=NAMES[:2])
+    config = TrainingConfig(dataset="study", epsilon=4.0, delta=1e-5, trust=trust, evaluation=False)
+    counted = Counted(pairs=("age,sick", "city,age", "income,sick"))
+
+    def describe() -> tuple[PairsPlan, PairsDescription]:
+        with isolated_root(parties.root("coordinator")):
+            current_layout()
+            plan, found = federate_counts(config, counted, parties.roster, parties.transport)
+            assert isinstance(plan, PairsPlan)
+            assert isinstance(found, PairsDescription)
+            record_description(plan, found, lambda _: b"")
+            return plan, found
+
+    parties.lost = {("lyon", Ask.COMMIT)}
+    with pytest.raises(StorageError, match="lyon"):
+        describe()
+    parties.lost = set()
+    plan, found = describe()
+    planned = plan.counts.planned
+    # A row moves a count by one in two cells of each of three tables.
+    mu = planned.budget.mu
+    wanted = np.sqrt(2 * 3) / mu * (np.sqrt(2) if trust == "local" else planned.setting.noise_factor)
+    algorithm = planned.build()
+    deviation = algorithm.deviation(planned.setting) * planned.setting.noise_factor
+    # Rounding adds a twelfth per party to the variance.
+    assert deviation == pytest.approx(np.hypot(wanted, np.sqrt(2 / 12)), rel=1e-3)
+    released = parties.at("coordinator", lambda: algorithm.tables_of(artefact_of(planned.key).values, planned.setting))
+    noise = np.concatenate(
+        [(a - b).ravel() for a, b in zip(released.values(), exact_tables(parties, plan), strict=True)]
+    )
+    assert np.abs(noise).max() < 6.5 * wanted
+    # A sum of squares of so many normal numbers lies between with a probability of all but 1e-9.
+    low, high = chi2.ppf([5e-10, 1 - 5e-10], len(noise)) / len(noise)
+    assert low < np.mean(np.square(noise)) / deviation**2 < high
+    assert [(pair.first, pair.second) for pair in found.pairs] == [("age", "sick"), ("city", "age"), ("income", "sick")]
+    for name in parties.roster.names:
+        assert 3.0 < parties.spent(name) <= 4.0
+        assert parties.at(name, open_ledger).verify() == []
+    before = len(parties.seen)
+    assert describe()[1] == found
+    assert not {request.ask for _, request, _ in parties.seen[before:]} & {Ask.MASK, Ask.SUM}
+    # Taken elsewhere, it is checked without rows; a charge that is missing is found.
+    with isolated_root(parties.root("coordinator")):
+        (tmp_path / "run.zip").write_bytes(export_run(found.terms.description[:12])[0])
+        members = dict(read(tmp_path / "run.zip").members)
+    sound = verify_archive(Archive(members, "the coordinator"))
+    assert sound.holds, [check for check in sound.checks if check.holds is False]
+    assert sound.epsilon == pytest.approx(4.0, rel=1e-3)
+    (signed,) = [name for name in members if name.endswith("signed.json")]
+    for change in (
+        lambda said: said["charges"].pop(),
+        lambda said: said["counted"]["pairs"].pop(),
+        lambda said: said["config"].update(epsilon=1.0),
+    ):
+        said = json.loads(members[signed])
+        change(said)
+        forged_ = verify_archive(Archive({**members, signed: json.dumps(said).encode()}, "the coordinator"))
+        assert not forged_.holds
+
+
+def test_parties_describe_all_columns_and_refuse_another_schema(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parties = federation(tmp_path, names=NAMES[:2])
+    config = TrainingConfig(dataset="study", epsilon=4.0, delta=1e-5, evaluation=False)
+
+    def describe(**asked: Any) -> Any:
+        with isolated_root(parties.root("coordinator")):
+            current_layout()
+            return federate_counts(config, Counted(**asked), parties.roster, parties.transport)[1]
+
+    with pytest.raises(InputError, match="nowhere"):
+        describe(pairs=("age,nowhere",))
+    assert not parties.messages(Ask.RESERVE)
+
+    def meddled(party: str, request: Request) -> Request:
+        if request.ask is not Ask.RESERVE or request.counted is None:
+            return request
+        other = request.counted.table.replace("100000", "90000")
+        return request.model_copy(update={"counted": request.counted.model_copy(update={"table": other})})
+
+    parties.meddle = meddled
+    with pytest.raises(RefusedError, match="schema"):
+        describe()
+    parties.meddle = lambda party, request: request
+    found = describe()
+    assert [column.name for column in found.columns] == ["age", "income", "city"]
+    (share,) = [one for one in found.label.figures if one.of == "yes"]
+    assert 0.0 < share.low < share.value < share.high < 1.0
+    assert all(3.0 < parties.spent(name) <= 4.0 for name in parties.roster.names)
