@@ -20,9 +20,11 @@ from tasks.auditing.examination import AuditRequest, Examined
 from tasks.experiments.records import Experiment
 from tasks.experiments.specifications import SweepSpec
 from tasks.planning.asked import FIELDS, asked_config, called, described, form_of, validated
-from tasks.planning.column_statistics import ReductionRequest, SynthesisRequest
+from tasks.planning.column_statistics import DescriptionRequest, ReductionRequest, SynthesisRequest
 from tasks.planning.configuration import TrainingConfig
+from tasks.release.descriptions import Description
 from tasks.release.drawn_rows import SyntheticRows
+from tasks.release.pair_descriptions import PairsDescription
 from tasks.runtime.ending import announcing_failures
 from tasks.runtime.events import dataset_resource
 from tasks.runtime.settings import current_root
@@ -342,6 +344,38 @@ def synthesise(
     asked = {"dataset": dataset, "epsilon": epsilon, "delta": delta, "trust": trust, "test_fraction": test_fraction}
     asked |= {"rows": rows, "seed": seed, "name": name}
     return column_statistics.synthesise.fn(validated(SynthesisRequest, asked))
+
+
+@flow(
+    name="column-descriptions",
+    description="Release counts of a table's columns, or of pairs of columns, charged once.",
+    flow_run_name="describe {dataset}",
+    persist_result=False,
+    task_runner=threads(2),
+)
+def describe(
+    dataset: Annotated[str, _AS_SAID, _of(DescriptionRequest, "dataset")],
+    epsilon: Annotated[
+        float,
+        _AS_SAID,
+        _of(DescriptionRequest, "epsilon", description="Epsilon of the release, per row or person."),
+    ],
+    delta: Annotated[float | None, _AS_SAID, _of(DescriptionRequest, "delta")] = None,
+    trust: Annotated[str | None, _AS_SAID, _of(DescriptionRequest, "trust")] = None,
+    pairs: Annotated[list[str], _AS_SAID, _of(DescriptionRequest, "pairs")] = [],  # noqa: B006  # no code changes it
+    by: Annotated[str | None, _AS_SAID, _of(DescriptionRequest, "by")] = None,
+) -> Description | PairsDescription:
+    """Describe as :func:`flows.column_statistics.describe` does.
+
+    Raises
+    ------
+    dpalgos.parameters.ParameterError
+        Naming the field, the value and the bound.
+    storage.errors.RefusedError
+        As :func:`flows.column_statistics.describe` does.
+    """
+    asked = {"dataset": dataset, "epsilon": epsilon, "delta": delta, "trust": trust, "pairs": pairs, "by": by}
+    return column_statistics.describe.fn(validated(DescriptionRequest, asked))
 
 
 @flow(

@@ -1,4 +1,4 @@
-"""Column statistics (components, synthetic rows): plan, charge, make the releases, record what they say."""
+"""Column statistics (descriptions, components, synthetic rows): plan, charge, make the releases, record them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,6 +10,8 @@ from flows.federated_training import begin
 from storage.errors import RefusedError
 from tasks.datasets.registration import ensure_registered
 from tasks.planning.column_statistics import (
+    DescriptionPlan,
+    DescriptionRequest,
     ReductionPlan,
     ReductionRequest,
     StatisticsPlan,
@@ -20,9 +22,11 @@ from tasks.planning.column_statistics import (
 from tasks.planning.graph import materialise
 from tasks.planning.rows import Partition
 from tasks.preparation.partitions import shards_of
-from tasks.records import record_reduction, record_synthesis
+from tasks.records import record_counts, record_reduction, record_synthesis
+from tasks.release.descriptions import Description
 from tasks.release.drawn_rows import SyntheticRows
 from tasks.release.moments import plan_reduction
+from tasks.release.pair_descriptions import PairsDescription, plan_description
 from tasks.release.single import is_paid
 from tasks.release.storing import stored_release
 from tasks.release.synthesis import plan_synthesis
@@ -92,6 +96,12 @@ class Statistics(Generic[Request, Plan, Found]):
             return cast(Found, refused(refusal))
 
 
+DESCRIPTION = Statistics[DescriptionRequest, DescriptionPlan, Description | PairsDescription](
+    plan=plan_description,
+    found=lambda plan, request, paid: record_counts(request, paid),
+    stages=("charge", "partition", "record_counts"),
+)
+"""The command `unitball describe` makes the same release without an engine, which would take longer than describing."""
 REDUCTION = Statistics[ReductionRequest, ReductionPlan, Reduction](
     plan=plan_reduction,
     found=lambda plan, request, paid: record_reduction(plan, request.components, paid),
@@ -108,6 +118,23 @@ SYNTHESIS = Statistics[SynthesisRequest, SynthesisPlan, SyntheticRows](
     found=lambda plan, request, paid: record_synthesis(plan, draw_rows(plan, request)),
     stages=(*DRAWING.stages, "record_synthesis"),
 )
+
+
+@flow(
+    name="column-descriptions",
+    flow_run_name="describe {request.dataset}",
+    persist_result=False,
+    task_runner=threads(2),
+)
+def describe(request: DescriptionRequest) -> Description | PairsDescription:
+    """Release counts of a table's columns, or of pairs of columns, and log what they say to MLflow.
+
+    Raises
+    ------
+    storage.errors.RefusedError
+        If the account's cap would be exceeded; nothing is released then.
+    """
+    return DESCRIPTION.run(request)
 
 
 @flow(

@@ -17,12 +17,17 @@ from tasks.accounts.pages import budget_page, budget_table, draw_budgets
 from tasks.accounts.reports import low_budget
 from tasks.auditing.chain import Chain
 from tasks.auditing.examination import AuditRequest, Examined, audit_report, examine_system
-from tasks.planning.column_statistics import ReductionPlan, SynthesisPlan
+from tasks.experiments.description_figure import draw_description
+from tasks.experiments.pair_figure import draw_pairs
+from tasks.planning.column_statistics import DescriptionRequest, ReductionPlan, SynthesisPlan
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.plans import RunPlan
 from tasks.planning.rows import FeatureStep, Shards
+from tasks.release.column_pairs import PairsPlan
+from tasks.release.descriptions import Description, description_of
 from tasks.release.drawn_rows import SyntheticRows
 from tasks.release.forecasts import budget_histories
+from tasks.release.pair_descriptions import PairsDescription, pairs_description_of, plan_of
 from tasks.runtime.events import Event, account_resource, announce
 from tasks.runtime.progress import report_progress
 from tasks.runtime.settings import current_root
@@ -31,6 +36,7 @@ from tasks.tracking.artifacts import show_budgets, show_figure
 from tasks.tracking.audits import note_audit
 from tasks.tracking.champion_comparison import ComparisonOutcome, ModelComparison, compare_models, record_comparison
 from tasks.tracking.coverings import Covering, promised_by
+from tasks.tracking.descriptions import record_description
 from tasks.tracking.model_files import load_model
 from tasks.tracking.model_versions import find_model
 from tasks.tracking.predicted_files import predict_file
@@ -168,6 +174,19 @@ def record_budgets() -> list[BudgetHistory]:
 def record_synthesis(plan: SynthesisPlan, found: SyntheticRows) -> SyntheticRows:
     """Log a synthesis to MLflow, once, with drawn and released tables, and return it."""
     track_run(current_root(), synthesis_report(plan, found, fidelity_of(plan, found)))
+    return found
+
+
+@step(task_run_name="record the description of {request.dataset}", cached=False)
+def record_counts(request: DescriptionRequest, paid: bool) -> Description | PairsDescription:
+    """Say what the stored counts of a description hold, log it to MLflow, once, and return it."""
+    plan = plan_of(request)
+    if isinstance(plan, PairsPlan):
+        pairs = pairs_description_of(plan, paid=paid)
+        record_description(plan, pairs, draw_pairs)
+        return pairs
+    found = description_of(plan, paid=paid)
+    record_description(plan, found, draw_description)
     return found
 
 

@@ -161,7 +161,7 @@ _COMMANDS = (
     _Command(
         "federate",
         "deployments.cli.parties",
-        "Train one model over separate parties (two-phase charging).",
+        "Train one model, or describe rows, over separate parties (two-phase charging).",
     ),
     _Command(
         "party",

@@ -130,7 +130,7 @@ def federate(
     plot: Annotated[Path | None, typer.Option(help="With --describe: also write the figure (PNG).")] = None,
     yes: YesOption = False,
 ) -> Answer:
-    """Train one model over separate parties (two-phase charging)."""
+    """Train one model, or describe rows, over separate parties (two-phase charging)."""
     _require_fitting(describe=describe, plot=plot)
     if measure_on is not None and not config.evaluation:
         raise ParameterError("--measure-on and --no-evaluation are both given: omit one of them")

@@ -1,4 +1,4 @@
-"""What is asked of column statistics (components, synthetic rows), and their plans: releases charged together."""
+"""What is asked of column statistics (descriptions, components, synthetic rows), and plans that are charged as one."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated
 from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt
 
 from storage.refs import DatasetRef
+from tasks.planning.plans import DESCRIBE
 from tasks.planning.releases import Planned, PlannedCombination, PlannedRelease
 from tasks.planning.rows import Partition
 
@@ -91,6 +92,48 @@ class StatisticsPlan(Planned):
 
 def _by_key(*nodes: Node | None) -> dict[str, Node]:
     return {one.key: one for one in nodes if one is not None}
+
+
+class DescriptionRequest(StatisticsRequest, frozen=True, extra="forbid"):
+    """What is asked of a description; see ``unitball describe --help``."""
+
+    pairs: Annotated[
+        tuple[str, ...], Field(description="Pairs of columns to count instead of single ones, a,b each.")
+    ] = ()
+    by: Annotated[str | None, Field(description="Count each other column, and the label, by this column's groups.")] = (
+        None
+    )
+    version: Annotated[str | None, Field(description="A version of the data set. Default: the newest.")] = None
+
+
+class DescriptionPlan(StatisticsPlan):
+    """Everything that a description releases: of all rows that are in no test file.
+
+    Attributes
+    ----------
+    counts : PlannedRelease
+        Of single columns, or of pairs.
+    one_way : tuple of PlannedRelease
+        Released before, which the numbers of pairs rest on too.
+    """
+
+    counts: PlannedRelease
+    one_way: tuple[PlannedRelease, ...] = ()
+
+    @property
+    def system(self) -> str:
+        """What the plan is called."""
+        return DESCRIBE
+
+    @property
+    def earlier(self) -> tuple[PlannedRelease, ...]:
+        """One-way counts that were released before."""
+        return self.one_way
+
+    @property
+    def nodes(self) -> dict[str, Node]:
+        """What is to be made, by key, each after its inputs."""
+        return _by_key(self.partition, self.counts)
 
 
 class ReductionRequest(StatisticsRequest, frozen=True, extra="forbid"):

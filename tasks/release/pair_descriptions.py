@@ -15,9 +15,12 @@ from dpalgos.accounting.profiles import epsilon_of_mu
 from dpalgos.column_margins import Margins, by_chance
 from dpalgos.rows import Floats
 from tasks.datasets.scales import Scale, Worth, label_of, scales_of
+from tasks.planning.column_statistics import DescriptionPlan, DescriptionRequest
 from tasks.planning.configuration import Json
-from tasks.release.column_pairs import CountedPair, PairsPlan, counted_pairs, mu_together
+from tasks.release.column_counts import plan_counts, version_of
+from tasks.release.column_pairs import CountedPair, PairsPlan, counted_pairs, mu_together, named_pairs, plan_pairs
 from tasks.release.descriptions import MISSING, Figure, Terms, ends_of_part, terms_of
+from tasks.release.single import SinglePlan
 
 ASSOCIATION = "Cramér's V"
 MISSING_NUMBER = "(missing)"
@@ -163,6 +166,36 @@ def pairs_description_of(plan: PairsPlan, *, paid: bool) -> PairsDescription:
         for pair, counted in zip(plan.pairs, counted_pairs(plan), strict=True)
     )
     return PairsDescription(terms=terms_of_pairs(plan, paid=paid), pairs=pairs)
+
+
+def plan_of(request: DescriptionRequest) -> SinglePlan | PairsPlan:
+    """Return the plan of what a request describes; no row is read and nothing is charged.
+
+    Raises
+    ------
+    InputError, ParameterError
+        As :func:`~tasks.release.column_counts.plan_counts` and :func:`~tasks.release.column_pairs.plan_pairs` do.
+    """
+    dataset = version_of(request.dataset, request.version)
+    if not request.pairs and request.by is None:
+        return plan_counts(dataset, request.epsilon, delta=request.delta, trust=request.trust)
+    pairs = named_pairs(dataset, request.pairs, request.by)
+    return plan_pairs(dataset, pairs, request.epsilon, delta=request.delta, trust=request.trust)
+
+
+def plan_description(request: DescriptionRequest) -> DescriptionPlan:
+    """Return the same plan in the form that flows carry out."""
+    plan = plan_of(request)
+    single, one_way = (plan.counts, plan.one_way) if isinstance(plan, PairsPlan) else (plan, ())
+    assert single.partition is not None, "rows are here"
+    return DescriptionPlan(
+        dataset=single.dataset,
+        partition=single.partition,
+        epsilon=single.epsilon,
+        delta=single.delta,
+        counts=single.planned,
+        one_way=one_way,
+    )
 
 
 def _described(first: Scale, second: Scale, counted: CountedPair) -> DescribedPair:

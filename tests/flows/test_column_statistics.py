@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from flows import column_statistics as chained
-from tasks.planning.column_statistics import ReductionRequest, StatisticsRequest, SynthesisRequest
+from tasks.planning.column_statistics import DescriptionRequest, ReductionRequest, StatisticsRequest, SynthesisRequest
 from tasks.runtime.progress import observed_by
 from tasks.tracking.runs import tracking_client
 from tests.support.command_line import CommandLine
@@ -113,6 +113,8 @@ def _assert_reported(tables: dict[str, list[dict[str, Any]]], page: str) -> None
 def test_each_step_has_a_place_in_the_progress(called: CommandLine, files: tuple[object, ...], tmp_path: Path) -> None:
     _ingested(called, files, tmp_path)
     kinds: tuple[tuple[chained.Statistics[Any, Any, Any], StatisticsRequest], ...] = (
+        (chained.DESCRIPTION, DescriptionRequest(dataset="ward", epsilon=4.0)),
+        (chained.DESCRIPTION, DescriptionRequest(dataset="ward", epsilon=4.0, by="town")),
         (chained.SYNTHESIS, SynthesisRequest(dataset="ward", epsilon=4.0)),
         (chained.REDUCTION, ReductionRequest(dataset="ward", epsilon=4.0, components=1, score_counts=True)),
     )
