@@ -28,15 +28,19 @@ from packaging.utils import canonicalize_name
 
 from dpalgos.registry import lookup
 from storage.confined import admitted_memory, kept_memory
+from storage.datasets import declared_table
 from storage.documents import UNREADABLE, canonical_json, open_archive, parse_json
 from storage.errors import DamagedError, InputError, require_format
 from storage.ledger.moving import extract
 from storage.results import query
 from storage.secrets import root_secret
 from tasks.federation.messages import fingerprint, identity_key
-from tasks.federation.protocol import Evidence
+from tasks.federation.protocol import Evidence, schema_of
 from tasks.planning.configuration import Json
 from tasks.preparation.drawn import require_counted
+from tasks.planning.nights import release_of
+from tasks.planning.plans import DESCRIBE, RunIdentity, description_run
+from tasks.planning.releases import PlannedRelease
 from tasks.runtime.settings import current_layout, current_root
 from tasks.runtime.stores import open_ledger_database, open_releases
 from tasks.tracking.results import RunResult
@@ -188,6 +192,8 @@ SIGNED = "signed.json"
 COUNTED = "counted.json"
 """The versions whose rows were counted, of an archive of what rests on synthetic rows."""
 RUN, CHARGES, AUDIT, PROOF, ENVIRONMENT = "run.json", "charges.json", "audit.json", "proof.md", "environment.json"
+NUMBERS = "numbers.json"
+"""Of a description: its numbers, and the schema that gives them names and units."""
 _JSON = ("proved", "claim", "split", "identity", "synthetic", "releases", "evaluations", "classes", "confusion", "roc")
 _NAMES = ("run_key", "mlflow_run_id")
 _LOCK = Path(__file__).resolve().parents[2] / "requirements.lock"
@@ -262,6 +268,8 @@ def export_run(run: str) -> tuple[bytes, str, str]:
     # Whoever verifies reads archives, too, and needs no libraries for models.
     from tasks.tracking.audits import audit_of
 
+    if report["algorithm"] == DESCRIBE:
+        members[NUMBERS] = canonical_json(_numbers(report, manifests))
     members[PROOF] = _proof(manifests).encode()
     members[AUDIT] = canonical_json(
         audit_of(current_root(), str(report["mlflow_run_id"] or ""), str(report["algorithm"]))
@@ -274,6 +282,35 @@ def export_run(run: str) -> tuple[bytes, str, str]:
     )
     key = identity_key(root_secret(layout), "export signature")
     return pack(members, key), str(report["run_key"]), fingerprint(key.public_key())
+
+
+def _numbers(report: Json, manifests: Mapping[str, Json]) -> Json:
+    """Return a description's schema, and its numbers as the schema and the releases decide them."""
+    identity = RunIdentity.model_validate(report["identity"])
+    own, *one_way = (
+        release_of({**_fields(manifests[key]), "account": "", "delta": identity.target[1]})
+        for key in identity.evaluation[1]
+    )
+    layout = current_layout()
+    signed = Evidence.stored(layout, own.key) if "charged_by" in manifests[own.key] else None
+    if signed is None:
+        table = declared_table(layout, identity.dataset) or {}
+    else:
+        counted = Evidence.model_validate_json(signed).counted
+        table = {} if counted is None else schema_of(counted)
+    # Libraries of tables and figures are not needed where archives are read.
+    from tasks.release.pair_descriptions import numbers_of
+
+    run = description_run(identity.dataset, own, one_way, float(identity.target[0] or 0.0))
+    return {"table": table, "numbers": numbers_of(run, table)}
+
+
+def _fields(manifest: Json) -> Json:
+    """Return the fields of a planned release that its manifest has."""
+    return {
+        **{name: manifest[name] for name in PlannedRelease.model_fields if name in manifest},
+        "seed": manifest["public_seed"],
+    }
 
 
 def _find(run: str) -> Json:

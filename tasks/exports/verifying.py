@@ -7,6 +7,8 @@ What is checked, and what holds then:
 - *identities*: each field of each manifest follows from what the release's key is the digest of; what is
   post-processing was computed again from the releases that it names.
 - *run*: its key names these releases, all of them and no others, and these rows.
+- *numbers*: those of a description follow from its releases under the schema in the archive (but Cramér's V, whose
+  margin is drawn).
 - *guarantees*: the algorithms, as they are installed *here*, guarantee what was charged, to the account and the parties
   whose rows are read.
 - *prices, epsilon*: the plans cost what was recorded; ε, δ, μ and the trade-off curve of the run are those of its
@@ -60,6 +62,7 @@ from tasks.exports.archive import (
     CHARGES,
     COUNTED,
     ENVIRONMENT,
+    NUMBERS,
     PROOF,
     RUN,
     SIGNED,
@@ -75,6 +78,7 @@ from tasks.planning.nights import NightIdentity, NightPlan, PlannedNight, combin
 from tasks.planning.plans import DESCRIBE, RunIdentity, RunPlan, counts_before
 from tasks.planning.releases import PlannedCombination, PlannedRelease
 from tasks.planning.resolution import covers
+from tasks.release.pair_descriptions import numbers_of
 from tasks.release.storing import manifest_of
 from tasks.runtime.stores import open_ledger_database
 from tasks.tracking.results import Proved, RunResult, charged_of, proved_of
@@ -427,6 +431,7 @@ def _of_unit(contents: _Contents) -> str:
 def _members(contents: _Contents) -> str:
     _refute_if(len(set(contents.named)) != len(contents.named), "the run names a release twice")
     expected = {RUN, CHARGES, AUDIT, PROOF, ENVIRONMENT}
+    expected |= {NUMBERS} if contents.plan.system == DESCRIBE else set()
     expected |= {release_member(key, file) for key in contents.releases for file in _FILES}
     expected |= {release_member(key, SIGNED) for key in contents.evidence}
     expected |= {COUNTED} if contents.drawn else set()
@@ -574,6 +579,21 @@ def _bins(counting: PlannedRelease) -> tuple[int, float] | None:
     """Return the bins that scores are counted in; None of what counts no scores."""
     algorithm = counting.build()
     return (algorithm.bins, algorithm.scale) if isinstance(algorithm, ScoreDistribution) else None
+
+
+def _numbers(contents: _Contents) -> str:
+    if contents.plan.system != DESCRIBE:
+        raise _UncheckedError("the run is no description")
+    stated = contents.json(NUMBERS)
+    _refute_if(stated.keys() != {"table", "numbers"}, f"{NUMBERS} has other fields than such files have")
+    derived = numbers_of(
+        contents.plan, stated["table"], lambda planned: contents.artefacts[planned.key].arrays()["values"]
+    )
+    _refute_if(
+        not _equal(_plain(derived), stated["numbers"]),
+        "it states other numbers than follow from its releases under its schema",
+    )
+    return f"{len(derived)} numbers follow from the releases under the archive's schema, whose names are the signer's"
 
 
 def _guarantees(contents: _Contents) -> str:
@@ -882,6 +902,7 @@ _LOOKS: tuple[tuple[str, str | Callable[[_Contents], str], Callable[[_Contents],
     ("digests", _SIGNER, _digests),
     ("identities", _HERE, _identities),
     ("run", _HERE, _run),
+    ("numbers", _HERE, _numbers),
     ("guarantees", _HERE, _guarantees),
     ("prices", _HERE, _prices),
     ("epsilon", _HERE, _epsilon),

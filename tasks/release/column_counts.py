@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import cast
 
 from dpalgos.evaluators.column_histograms import ColumnHistograms, bins_for
 from dpalgos.histograms import ColumnCounts
+from dpalgos.models import Statistic
 from dpalgos.registry import AlgorithmSpec
+from dpalgos.rows import Floats
 from storage.errors import InputError, RefusedError
 from storage.refs import DatasetRef
 from tasks.datasets.registration import find_dataset
@@ -83,8 +86,12 @@ def counting_columns(dataset: DatasetRef, mu: float) -> AlgorithmSpec:
     return AlgorithmSpec("evaluators", NAME, {"columns": columns, "bins": bins, "label_range": ends})
 
 
-def counts_of(planned: PlannedRelease) -> ColumnCounts:
-    """Return the counts of a stored release.
+Values = Callable[[PlannedRelease], Floats]
+"""Returns the released numbers of counts."""
+
+
+def stored_values(planned: PlannedRelease) -> Floats:
+    """Return the numbers of a stored release.
 
     Raises
     ------
@@ -94,5 +101,9 @@ def counts_of(planned: PlannedRelease) -> ColumnCounts:
     stored = stored_release(planned)
     if stored is None:
         raise RefusedError(f"{planned.label} of version {planned.dataset} are not released")
-    algorithm = cast(ColumnHistograms, planned.build())
-    return ColumnCounts.of_release(read_release(stored).values, algorithm, planned.setting)
+    return cast(Statistic, read_release(stored)).values
+
+
+def counts_of(planned: PlannedRelease, values: Values = stored_values) -> ColumnCounts:
+    """Return the counts that a release holds."""
+    return ColumnCounts.of_release(values(planned), cast(ColumnHistograms, planned.build()), planned.setting)

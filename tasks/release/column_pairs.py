@@ -26,7 +26,7 @@ from dpalgos.pair_tables import (
 from dpalgos.registry import AlgorithmSpec
 from dpalgos.rows import Floats
 from storage.datasets import origins
-from storage.errors import InputError, RefusedError
+from storage.errors import InputError
 from storage.refs import DatasetRef
 from tasks.accounts.terms import relation_of
 from tasks.datasets.scales import Scale, label_of, scales_of
@@ -34,10 +34,9 @@ from tasks.planning.configuration import Json
 from tasks.planning.plans import RunPlan, description_run
 from tasks.planning.releases import PlannedRelease
 from tasks.preparation.paid_counts import counted_columns, described_columns, paid_releases
-from tasks.release.column_counts import counts_of
+from tasks.release.column_counts import Values, counts_of, stored_values
 from tasks.release.prices import DESCRIPTION_EPSILON
 from tasks.release.single import SinglePlan, plan_single
-from tasks.release.storing import read_release, stored_release
 from tasks.runtime.settings import current_layout
 
 NAME = "pair-counts"
@@ -194,8 +193,8 @@ def _one_way(dataset: DatasetRef, relation: Neighbours, trust: str) -> list[Plan
     return [one for one in found if one.setting.rows == dataset.rows]
 
 
-def _combined(one_way: Sequence[PlannedRelease]) -> ColumnCounts | None:
-    return combined([counts_of(one) for one in one_way]) if one_way else None
+def _combined(one_way: Sequence[PlannedRelease], values: Values = stored_values) -> ColumnCounts | None:
+    return combined([counts_of(one, values) for one in one_way]) if one_way else None
 
 
 def counting_pairs(
@@ -310,8 +309,8 @@ class CountedPair:
     consistent: tuple[bool, bool]
 
 
-def counted_pairs(plan: PairsPlan) -> list[CountedPair]:
-    """Return the tables of a stored release, in the order of the plan's pairs.
+def counted_pairs(plan: PairsPlan, values: Values = stored_values) -> list[CountedPair]:
+    """Return the tables of a release, in the order of the plan's pairs.
 
     Raises
     ------
@@ -319,13 +318,10 @@ def counted_pairs(plan: PairsPlan) -> list[CountedPair]:
         If it is not stored.
     """
     planned, dataset = plan.counts.planned, plan.counts.dataset
-    stored = stored_release(planned)
-    if stored is None:
-        raise RefusedError(f"{planned.label} of version {planned.dataset} are not released")
     algorithm, setting = cast(PairCounts, planned.build()), planned.setting
-    tables = algorithm.tables_of(read_release(stored).values, setting)
+    tables = algorithm.tables_of(values(planned), setting)
     deviation = algorithm.deviation(setting) * setting.noise_factor
-    counts = _combined(plan.one_way)
+    counts = _combined(plan.one_way, values)
     found = []
     for pair in plan.pairs:
         places = tuple(sorted(pair))

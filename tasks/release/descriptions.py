@@ -119,6 +119,10 @@ class DescribedColumn:
     figures: tuple[Figure, ...]
     notes: tuple[str, ...] = ()
 
+    def lines(self) -> list[Json]:
+        """Return a line per number."""
+        return [{"column": self.name, "kind": self.kind, **asdict(figure)} for figure in self.figures]
+
     def of(self, *what: str) -> list[Figure]:
         """Return the figures of some kinds."""
         return [one for one in self.figures if one.what in what]
@@ -220,7 +224,7 @@ class Description:
     def lines(self) -> list[Json]:
         """Return a line per number; of a comparison, per difference."""
         columns = self.all if self.comparison is None else self.comparison.columns
-        return [{"column": one.name, "kind": one.kind, **asdict(figure)} for one in columns for figure in one.figures]
+        return [line for column in columns for line in column.lines()]
 
     @property
     def all(self) -> tuple[DescribedColumn, ...]:

@@ -13,13 +13,15 @@ import numpy as np
 
 from dpalgos.accounting.profiles import epsilon_of_mu
 from dpalgos.column_margins import Margins, by_chance
+from dpalgos.evaluators.pair_counts import PairCounts
 from dpalgos.rows import Floats
 from tasks.datasets.scales import Scale, Worth, label_of, scales_of
 from tasks.planning.column_statistics import DescriptionPlan, DescriptionRequest
 from tasks.planning.configuration import Json
-from tasks.release.column_counts import plan_counts, version_of
+from tasks.planning.plans import RunPlan
+from tasks.release.column_counts import Values, counts_of, plan_counts, stored_values, version_of
 from tasks.release.column_pairs import CountedPair, PairsPlan, counted_pairs, mu_together, named_pairs, plan_pairs
-from tasks.release.descriptions import MISSING, Figure, Terms, ends_of_part, terms_of
+from tasks.release.descriptions import MISSING, Figure, Terms, described, ends_of_part, terms_of
 from tasks.release.single import SinglePlan
 
 ASSOCIATION = "Cramér's V"
@@ -102,6 +104,14 @@ class DescribedPair:
     by_chance: float
     notes: tuple[str, ...] = ()
 
+    def lines(self) -> list[Json]:
+        """Return a line per number."""
+        names = ("what", "group", "of", "value", "low", "high", "measured", "reason")
+        return [
+            {"first": self.first, "second": self.second, **{name: getattr(figure, name) for name in names}}
+            for figure in (self.association, *self.figures)
+        ]
+
     def of(self, what: str) -> list[PairFigure]:
         """Return the figures of one kind, group after group."""
         return [one for one in self.figures if one.what == what]
@@ -120,12 +130,7 @@ class PairsDescription:
 
     def lines(self) -> list[Json]:
         """Return a line per number."""
-        names = ("what", "group", "of", "value", "low", "high", "measured", "reason")
-        return [
-            {"first": pair.first, "second": pair.second, **{name: getattr(figure, name) for name in names}}
-            for pair in self.pairs
-            for figure in (pair.association, *pair.figures)
-        ]
+        return [line for pair in self.pairs for line in pair.lines()]
 
 
 def terms_of_pairs(plan: PairsPlan, *, paid: bool) -> PairTerms:
@@ -159,13 +164,16 @@ def describe_pairs(plan: PairsPlan) -> PairsDescription:
 
 def pairs_description_of(plan: PairsPlan, *, paid: bool) -> PairsDescription:
     """Return what the stored release of a plan holds."""
+    return PairsDescription(terms=terms_of_pairs(plan, paid=paid), pairs=_pairs(plan, stored_values))
+
+
+def _pairs(plan: PairsPlan, values: Values) -> tuple[DescribedPair, ...]:
     dataset, table = plan.counts.dataset, plan.counts.table
     scales = (*scales_of(dataset, table), label_of(dataset, table))
-    pairs = tuple(
+    return tuple(
         _described(scales[pair[0]], scales[pair[1]], counted)
-        for pair, counted in zip(plan.pairs, counted_pairs(plan), strict=True)
+        for pair, counted in zip(plan.pairs, counted_pairs(plan, values), strict=True)
     )
-    return PairsDescription(terms=terms_of_pairs(plan, paid=paid), pairs=pairs)
 
 
 def plan_of(request: DescriptionRequest) -> SinglePlan | PairsPlan:
@@ -196,6 +204,37 @@ def plan_description(request: DescriptionRequest) -> DescriptionPlan:
         counts=single.planned,
         one_way=one_way,
     )
+
+
+def numbers_of(run: RunPlan, table: Json, values: Values = stored_values) -> list[Json]:
+    """Return the numbers of a description as its releases and its schema decide them, a line per number.
+
+    The margin of Cramér's V is drawn, and V is moved into it: both are left out.
+
+    Parameters
+    ----------
+    run : RunPlan
+        Of :func:`~tasks.planning.plans.description_run`.
+    table : dict
+        As for :func:`~tasks.datasets.scales.declared_schema`.
+    values : callable
+    """
+    planned, *one_way = run.evaluations
+    single = SinglePlan(
+        dataset=run.identity.dataset,
+        partition=None,
+        planned=planned,
+        epsilon=run.epsilon or 0.0,
+        at=lambda epsilon: single,
+        table=table,
+    )
+    counting = planned.build()
+    if not isinstance(counting, PairCounts):
+        label, columns = described(single.dataset, counts_of(planned, values), table)
+        return [line for column in (label, *columns) for line in column.lines()]
+    pairs = tuple((places[0], places[1]) for places in counting.tables or ())
+    found = _pairs(PairsPlan(counts=single, pairs=pairs, one_way=tuple(one_way)), values)
+    return [line for pair in found for line in pair.lines() if line["what"] != "association"]
 
 
 def _described(first: Scale, second: Scale, counted: CountedPair) -> DescribedPair:

@@ -113,8 +113,8 @@ def _assert_reported(tables: dict[str, list[dict[str, Any]]], page: str) -> None
 def test_each_step_has_a_place_in_the_progress(called: CommandLine, files: tuple[object, ...], tmp_path: Path) -> None:
     _ingested(called, files, tmp_path)
     kinds: tuple[tuple[chained.Statistics[Any, Any, Any], StatisticsRequest], ...] = (
-        (chained.DESCRIPTION, DescriptionRequest(dataset="ward", epsilon=4.0)),
-        (chained.DESCRIPTION, DescriptionRequest(dataset="ward", epsilon=4.0, by="town")),
+        (chained.DESCRIPTION, DescriptionRequest(dataset="ward", epsilon=0.5)),
+        (chained.DESCRIPTION, DescriptionRequest(dataset="ward", epsilon=0.5, by="town")),
         (chained.SYNTHESIS, SynthesisRequest(dataset="ward", epsilon=4.0)),
         (chained.REDUCTION, ReductionRequest(dataset="ward", epsilon=4.0, components=1, score_counts=True)),
     )

@@ -82,7 +82,7 @@ def test_all_that_can_be_checked_elsewhere_holds(exported: Exported, root: Path)
         "chain of entries",
     }
     # Of another machine's ledger, of audits that nobody made and of parties that there are not nothing is said.
-    assert {check.what for check in found.checks if check.holds is None} == {"ledger", "audit", "parties"}
+    assert {check.what for check in found.checks if check.holds is None} == {"ledger", "audit", "parties", "numbers"}
     assert found.epsilon == pytest.approx(1.0, rel=1e-3)
     (said,) = (check.detail for check in found.checks if check.what == "cap")
     assert "of 2 (a soft limit; the cap is 3)" in said

@@ -293,8 +293,8 @@ def coverage(dataset: DatasetRef, runs: int, mu: float, exact: dict[tuple[str, s
     # The schema is the same in every run.
     with pytest.MonkeyPatch.context() as patch:
         known, label = scales.scales_of(dataset), scales.label_of(dataset)
-        patch.setattr("tasks.release.descriptions.scales_of", lambda _: known)
-        patch.setattr("tasks.release.descriptions.label_of", lambda _: label)
+        patch.setattr("tasks.release.descriptions.scales_of", lambda *_: known)
+        patch.setattr("tasks.release.descriptions.label_of", lambda *_: label)
         _count(held, dataset, runs, mu, exact)
     return held
 

@@ -10,7 +10,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from storage.results import query
-from tasks.exports.archive import RUN, Archive, pack, read
+from tasks.exports.archive import NUMBERS, RUN, Archive, pack, read
 from tasks.exports.verifying import verify, verify_archive
 from tasks.planning.plans import RunIdentity
 from tasks.runtime.settings import current_layout, current_root, isolated_root
@@ -68,6 +68,20 @@ def test_a_description_is_logged_once_found_by_its_name_and_verified_elsewhere(
         for change in wrong:
             changed = {**members, RUN: json.dumps({**report, **change}).encode()}
             assert not verify_archive(Archive(changed, "the signer")).holds, change
+        numbers = json.loads(members[NUMBERS])
+        assert len(numbers["numbers"]) == len(pairs["pairs"][0]["figures"])
+        own = {key: data for key, data in members.items() if report["evaluations"][1] not in key}
+        alone = {**report["identity"], "evaluation": [True, report["evaluations"][:1]]}
+        run_key = RunIdentity.model_validate(alone).key
+        alone = {**report, "identity": alone, "evaluations": report["evaluations"][:1], "run_key": run_key}
+        for archived in (
+            {**members, NUMBERS: json.dumps({**numbers, "numbers": numbers["numbers"][:-1]}).encode()},
+            {**members, NUMBERS: members[NUMBERS].replace(b'"high":', b'"high":1', 1)},
+            {key: data for key, data in members.items() if key != NUMBERS},
+            # The release alone, with numbers that rest on the other one too.
+            {**own, RUN: json.dumps(alone).encode()},
+        ):
+            assert not verify_archive(Archive(archived, "the signer")).holds
         # Signed anew by another key, the archive is another's.
         (tmp_path / "other.zip").write_bytes(pack(members, Ed25519PrivateKey.generate()))
         assert not verify(tmp_path / "other.zip", signer=read(archive).signer).holds
