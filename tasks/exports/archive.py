@@ -37,10 +37,10 @@ from storage.secrets import root_secret
 from tasks.federation.messages import fingerprint, identity_key
 from tasks.federation.protocol import Evidence, schema_of
 from tasks.planning.configuration import Json
-from tasks.preparation.drawn import require_counted
 from tasks.planning.nights import release_of
 from tasks.planning.plans import DESCRIBE, RunIdentity, description_run
 from tasks.planning.releases import PlannedRelease
+from tasks.preparation.drawn import require_counted
 from tasks.runtime.settings import current_layout, current_root
 from tasks.runtime.stores import open_ledger_database, open_releases
 from tasks.tracking.results import RunResult

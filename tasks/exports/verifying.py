@@ -583,7 +583,7 @@ def _bins(counting: PlannedRelease) -> tuple[int, float] | None:
 
 def _numbers(contents: _Contents) -> str:
     if contents.plan.system != DESCRIBE:
-        raise _UncheckedError("the run is no description")
+        raise _UncheckedError("the run is not a description")
     stated = contents.json(NUMBERS)
     _refute_if(stated.keys() != {"table", "numbers"}, f"{NUMBERS} has other fields than such files have")
     derived = numbers_of(

@@ -31,12 +31,12 @@ from storage.refs import DatasetRef
 from tasks.accounts.terms import relation_of
 from tasks.datasets.scales import Scale, label_of, scales_of
 from tasks.planning.configuration import Json
-from tasks.planning.plans import RunPlan, description_run
+from tasks.planning.plans import RunPlan
 from tasks.planning.releases import PlannedRelease
 from tasks.preparation.paid_counts import counted_columns, described_columns, paid_releases
 from tasks.release.column_counts import Values, counts_of, stored_values
 from tasks.release.prices import DESCRIPTION_EPSILON
-from tasks.release.single import SinglePlan, plan_single
+from tasks.release.single import SinglePlan, plan_single, run_of
 from tasks.runtime.settings import current_layout
 
 NAME = "pair-counts"
@@ -66,8 +66,8 @@ class PairsPlan:
 
     @property
     def run(self) -> RunPlan:
-        """The run that its description is (:func:`~tasks.planning.plans.description_run`)."""
-        return description_run(self.counts.dataset, self.counts.planned, self.one_way, self.counts.epsilon)
+        """The run that its description is."""
+        return run_of(self.counts, self.one_way)
 
     @property
     def cells(self) -> int:

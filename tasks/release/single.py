@@ -21,6 +21,7 @@ from tasks.planning.identity import code_version
 from tasks.planning.plans import RunPlan, description_run
 from tasks.planning.releases import PlannedRelease
 from tasks.planning.rows import Partition
+from tasks.preparation.drawn import drawn_behind
 from tasks.preparation.partitions import make_partition, plan_partition, shards_of
 from tasks.release.admission import ChargedPlan, admit, request_for, require_admissible
 from tasks.release.door import make_release
@@ -74,8 +75,8 @@ class SinglePlan:
 
     @property
     def run(self) -> RunPlan:
-        """The run that its description is (:func:`~tasks.planning.plans.description_run`)."""
-        return description_run(self.dataset, self.planned, (), self.epsilon)
+        """The run that its description is."""
+        return run_of(self)
 
     @property
     def system(self) -> str:
@@ -121,6 +122,20 @@ class SinglePlan:
             admit([self.planned], shards, run=self.planned.label)
             return stored
         return make_release(self.planned, shards)
+
+
+def run_of(plan: SinglePlan, one_way: Sequence[PlannedRelease] = ()) -> RunPlan:
+    """Return the run that a description is (:func:`~tasks.planning.plans.description_run`), with what drawn rows rest on.
+
+    Parameters
+    ----------
+    plan : SinglePlan
+        Of the counts.
+    one_way : sequence of PlannedRelease
+        Earlier releases that its numbers rest on.
+    """
+    run = description_run(plan.dataset, plan.planned, one_way, plan.epsilon)
+    return drawn_behind([plan.dataset]).under(run)
 
 
 class _Stated(ChargedPlan, Protocol):
