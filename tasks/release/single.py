@@ -125,7 +125,7 @@ class SinglePlan:
 
 
 def run_of(plan: SinglePlan, one_way: Sequence[PlannedRelease] = ()) -> RunPlan:
-    """Return the run that a description is (:func:`~tasks.planning.plans.description_run`), with what drawn rows rest on.
+    """Return the run that a description is, with what drawn rows rest on.
 
     Parameters
     ----------
