@@ -69,7 +69,7 @@ def serve_party(dataset: str, roster: Path) -> None:
             except HTTPError as error:
                 if not gone:
                     _LOG.warning(
-                        "the coordinator's server at %s does not answer (%s); it is asked until it does, or Ctrl-C",
+                        "the coordinator's server at %s does not answer (%s); retrying until it answers or Ctrl-C",
                         os.environ.get("PREFECT_API_URL"),
                         type(error).__name__,
                     )
@@ -104,7 +104,9 @@ def answered(client: SyncPrefectClient, deployment: UUID) -> bool:
                 _run(client, run.id)
     except (Abort, PrefectException, ValidationError) as error:
         # In a line: this is the coordinator's doing, and nobody here can mend it.
-        _LOG.warning("a request was not answered: %s: %s", type(error).__name__, " ".join(str(error).split())[:500])
+        _LOG.warning(
+            "this party could not answer a request: %s: %s", type(error).__name__, " ".join(str(error).split())[:500]
+        )
         time.sleep(_POLL_SECONDS)
         return False
     return bool(waiting)
@@ -155,8 +157,8 @@ def _answer(client: SyncPrefectClient, run: object, party: str) -> Answer:
     wanted = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[run]))
     answers = [one for one in client.read_artifacts(artifact_filter=wanted) if one.type == ANSWER]
     if len(answers) != 1:
-        raise StorageError(f"party {party} has left {len(answers)} answers to one request; ask again")
+        raise StorageError(f"party {party} gave {len(answers)} answers to one request; repeat the command")
     answer = Answer.model_validate(parse_json(str(answers[0].data), f"the answer of party {party}"))
     if answer.party != party:
-        raise StorageError(f"party {party} has answered as {answer.party!r}")
+        raise StorageError(f"party {party} answered under the name {answer.party!r}; check the roster")
     return answer

@@ -111,7 +111,7 @@ def remove_reader(root: Path, name: str) -> None:
     path = _secret_file(root, name)
     with _users(root) as store:
         if not store.has_user(name):
-            raise InputError(f"there is no reader {name!r} of {Layout(root).root}")
+            raise InputError(f"root {Layout(root).root} has no reader {name!r}")
         store.delete_user(name)
     path.unlink(missing_ok=True)
 

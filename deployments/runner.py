@@ -295,7 +295,7 @@ class Served:
         with get_client(sync_client=True) as client:
             found = client.read_deployments(deployment_filter=named)
         if taken := sorted({one.name for one in found if root_tag(self._root) not in one.tags}):
-            raise InputError(f"the Prefect server has deployments of another root named {', '.join(taken)}")
+            raise InputError(f"the Prefect server already has deployments {', '.join(taken)} of another root")
 
     def follow(self) -> list[dict[str, Any]]:
         """Apply the schedules that stand now and end the others; return the deployments of those that stand.
@@ -352,7 +352,7 @@ def _serve(deployments: Sequence[dict[str, Any]], runs: int, *, shared: bool) ->
     try:
         served.require_own([spec["name"] for spec in deployments])
     except InputError as error:
-        raise InputError(f"{error}: give these other names in a file of your own (--prefect-file)") from None
+        raise InputError(f"{error}: rename yours in your own deployments file (--prefect-file)") from None
     for spec in deployments:
         try:
             served.add(spec)
@@ -400,7 +400,7 @@ async def _look_after(runner: Runner, served: Served) -> None:
                 suspects = await reap_orphaned_runs(client, [*served.flows], alive, before)
                 await name_waiting_runs(client, dict(served.flows), named)
             except Exception as error:
-                logging.getLogger(__name__).warning("runs are not looked after: %s", type(error).__name__)
+                logging.getLogger(__name__).warning("orphaned runs cannot be cleaned up: %s", type(error).__name__)
             await asyncio.sleep(_SECONDS)
 
 
@@ -422,7 +422,7 @@ async def _follow(served: Served, there: Callable[[], bool]) -> None:
                 if not told:
                     told = await offer(client, [*served.flows], datasets, descriptions)
             except Exception as error:
-                logging.getLogger(__name__).warning("schedules are not followed: %s", type(error).__name__)
+                logging.getLogger(__name__).warning("changes of schedules cannot be applied: %s", type(error).__name__)
             await asyncio.sleep(_SECONDS_OF_A_LOOK)
 
 

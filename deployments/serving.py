@@ -207,7 +207,7 @@ class _Part:
         log = self.process.log
         log_event("unitball.part.ended", details={"part": self.name, "code": code})
         if len(self._begun) > _LIVES and time.monotonic() - self._begun[-_LIVES] < _LIVES_SECONDS:
-            raise ServeError(f"the {self.name} ended {_LIVES} times in a few minutes, the last with {code}; see {log}")
+            raise ServeError(f"the {self.name} stopped {_LIVES} times within minutes, last with {code}; see {log}")
         self._begun.append(time.monotonic())
         self.process = self._start()
         return f"the {self.name} ended ({code}) and was started again; see {log}"
@@ -419,8 +419,8 @@ def run(serving: Serving) -> int:
     """
     if serving.runner_only and not prefect_address():
         raise ServeError(
-            "the runner alone works for a Prefect server that is there already: name it by PREFECT_API_URL, and its "
-            "password by PREFECT_API_AUTH_STRING"
+            "--runner-only needs a running Prefect server: set PREFECT_API_URL to its address, and "
+            "PREFECT_API_AUTH_STRING to its password"
         )
     signals = _Signals()
     print(f"starting {'' if serving.runner_only else 'Prefect, MLflow and '}the runner …", flush=True)
@@ -441,8 +441,8 @@ def run(serving: Serving) -> int:
             while not signals.end.wait(0.5):
                 if not there():
                     raise ServeError(
-                        f"{root} was moved, replaced or removed while it was served: all services were stopped; serve "
-                        "it at its present path: unitball serve --root PATH"
+                        f"{root} was moved, replaced or removed while being served, and all services were stopped; "
+                        "serve it at its present path: unitball serve --root PATH"
                     )
                 for part in parts:
                     if news := part.keep_alive():

@@ -120,11 +120,11 @@ def told(schedule: Schedule, expected: Forecast) -> str:
 
 
 def _training(schedule: Schedule, outlook: str) -> dict[str, Any]:
-    name, paused = schedule.dataset, " Paused: nothing starts it but a hand." if schedule.paused else ""
+    name, paused = schedule.dataset, " Paused: starts only by hand." if schedule.paused else ""
     parameters = asked_of(schedule.config)
     spec: dict[str, Any] = {
         "name": schedule.full_name,
-        "description": f"Train on {name}, as its owner has set it ({schedule.name}): `unitball schedule {name} --name "
+        "description": f"Train on {name} by the owner's schedule ({schedule.name}): `unitball schedule {name} --name "
         f"{schedule.name}`.{paused} {outlook}".rstrip(),
         "entrypoint": "flows.asked.train",
         "parameters": parameters,

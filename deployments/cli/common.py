@@ -99,7 +99,7 @@ def require_readable(path: Path, option: str) -> Path:
     except (OSError, ValueError) as error:
         raise InputError(f"{option}: {path} cannot be read: {getattr(error, 'strerror', error)}") from None
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        raise InputError(f"{option}: {path} is neither a file nor a folder; copy what it gives into a file")
+        raise InputError(f"{option}: {path} is neither a file nor a folder; copy its content into a file")
     return path
 
 
@@ -201,7 +201,7 @@ def say_note(text: str) -> None:
     typer.echo(f"note: {visible(text)}", err=True)
 
 
-def say_charged_before(account: str, what: str = "this") -> None:
+def say_charged_before(account: str, what: str = "this command") -> None:
     """Say at the start of what was charged before, be it by one that was stopped, that it costs nothing more.
 
     Parameters
@@ -210,7 +210,7 @@ def say_charged_before(account: str, what: str = "this") -> None:
     what : str
         Of several that are asked for at once, which one.
     """
-    say_note(f"all that {what} releases was charged to account {account} before: it is not charged again")
+    say_note(f"account {account} has already paid for all releases of {what}; they are not charged again")
 
 
 def agree(price: "Price | None", *, asks: bool, yes: bool, way_out: str = "give --epsilon, or --yes") -> None:
@@ -460,7 +460,7 @@ def options_of(
     options = list(_options(model, without, named or {}))
     flags = [option.flag for option in options]
     if repeated := {flag for flag in flags if flags.count(flag) > 1}:
-        raise ValueError(f"{model.__name__} makes the option {', '.join(sorted(repeated))} twice")
+        raise ValueError(f"{model.__name__} defines the option {', '.join(sorted(repeated))} twice")
     ours = dict(defaults or {})
     by_field = {option.place[-1]: option.flag for option in options}
 

@@ -120,11 +120,15 @@ def ingest(
     lines += [*left_out[:_MOST_NAMED], *([f"and {more} more"] if (more := len(left_out) - _MOST_NAMED) > 0 else [])]
     if (waiting := rows_left_out(name, reference)) is not None:
         night, rows = waiting
-        which = f"night {night} of the horizon" if night else "no night of the horizon: no person is new"
-        lines.append(f"{which}; {rows} new rows of people who came before are in no night yet (private to you)")
+        which = f"night {night} of the horizon" if night else "not a night of the horizon: no person is new"
+        lines.append(f"{which}; {rows} new rows of people of earlier nights are in no night yet (private to you)")
     if (compared := rows_there_before(name, reference)) is not None:
         night, rows, before = compared
-        came = f"{before} of which were there before (private to you)" if before else "none of which was there before"
+        came = (
+            f"of which {before} were in an earlier version (private to you)"
+            if before
+            else "none of them in an earlier version"
+        )
         lines.append(f"night {night} of the horizon: {rows} new rows, {came}" if night else _NO_NIGHT)
     lines += [
         f"a new version starts federated-training/{schedule.full_name} where it is served: "
@@ -138,7 +142,7 @@ def ingest(
     return Answer({**reference.model_dump(mode="json"), **counted}, lines)
 
 
-_NO_NIGHT = "no night of the horizon: no row is new"
+_NO_NIGHT = "not a night of the horizon: no row is new"
 
 
 def _accounted(report: IngestionReport, reference: DatasetRef, group_size: int) -> Iterator[str]:
@@ -149,27 +153,29 @@ def _accounted(report: IngestionReport, reference: DatasetRef, group_size: int) 
         yield f"rows of {part}: " + ", ".join(f"{counts[what]} {what}" for what in _COUNTS)
     yours = " (private to you)" if reference.visibility is Visibility.PRIVATE else ""
     for file, rows in report.taken.items():
-        use = "be measured" if file == TEST else "train"
+        use = "be evaluated" if file == TEST else "train"
         yield (
-            f"of the {rows['kept']} rows of {file or 'train'} that are kept, {rows['taken']} can {use}: "
-            f"{rows['beyond']} are beyond the {reference.rows_per_person} of a person, {rows['elsewhere']} are of "
-            f"people who count in another file{yours}"
+            f"{rows['taken']} of the {rows['kept']} kept rows of {file or 'train'} can {use}: {rows['beyond']} exceed "
+            f"the {reference.rows_per_person} rows per person, {rows['elsewhere']} belong to people who count in "
+            f"another file{yours}"
         )
     overlap = report.duplicates
     if reference.person:
         most = reference.rows_per_person
         taken = "1 row at most is" if most == 1 else f"{most} rows at most are"
-        yield f"{reference.unit.meaning()} Of each, {taken} taken."
+        yield f"{reference.unit.meaning()} For each person, {taken} used."
     elif overlap.rows and overlap.largest_group <= group_size:
         yield (
-            f"duplicates: {overlap.rows} rows are equal to an earlier one, up to {overlap.largest_group} alike: within "
-            f"the {group_size} rows per person that the account protects"
+            f"duplicates: {overlap.rows} rows equal an earlier row, up to {overlap.largest_group} alike, within the "
+            f"{group_size} rows per person that the account protects"
         )
     elif overlap.rows:
         yield (
-            f"duplicates: {overlap.rows} rows are equal to an earlier one, up to {overlap.largest_group} alike. If "
-            f"they belong to one person, the guarantee of a row does not cover the person: open the account with "
-            f"--group-size {overlap.largest_group}; a run is then charged for {overlap.largest_group} rows"
+            f"duplicates: {overlap.rows} rows equal an earlier row, up to {overlap.largest_group} alike. If they "
+            "belong to one person, the guarantee per row does not cover that person, and the account's group size is "
+            f"fixed. To protect such people, ingest into a new root with --group-size {overlap.largest_group}; each "
+            f"run is then charged for {overlap.largest_group} rows. Check for duplicates before the first ingestion: "
+            "unitball schema check"
         )
     else:
         yield "duplicates: none"
@@ -192,7 +198,9 @@ def draft(
         bool, typer.Option("--header/--no-header", help="Whether the first line names the columns.")
     ] = True,
     decimal: Annotated[str, typer.Option(help="Decimal mark of the file's numbers: a point or a comma.")] = ".",
-    missing: Annotated[str, typer.Option(help="Texts of missing cells, in addition to empty ones: NA,unknown.")] = "",
+    missing: Annotated[
+        str, typer.Option(help="Texts that mark missing cells, in addition to empty cells: NA,unknown.")
+    ] = "",
     numeric: Annotated[str, typer.Option(help="Columns that are numbers: age,income.")] = "",
     categories: Annotated[str, typer.Option(help="Columns that are categories: ward,city.")] = "",
     person: Annotated[
@@ -203,18 +211,18 @@ def draft(
     ] = False,
     range_epsilon: Annotated[
         float | None,
-        typer.Option(help="Find ranges and values by charged releases of this total epsilon."),
+        typer.Option(help="Find ranges and values by charged releases with this total epsilon."),
     ] = None,
     range_delta: Annotated[
         float | None,
-        typer.Option(help="Delta spent on lists of values. Default: 1 % of the cap's."),
+        typer.Option(help="Delta spent on lists of values. Default: 1 % of the cap's delta."),
     ] = None,
     range_fallback: Annotated[
-        str, typer.Option(help="Range of a column that the noise hides: LOW,HIGH.")
+        str, typer.Option(help="Range of a column whose range the noise hides: LOW,HIGH.")
     ] = "-1000,1000",
     root: RootOption = None,
 ) -> Answer:
-    """Draft a schema from a file's column names; you fill in types and ranges."""
+    """Draft a schema from a file's column names; you add types and ranges."""
     from storage.columns.declarations import declared_range
     from tasks.datasets.drafts import draft_schema, fill_draft
 
@@ -311,7 +319,7 @@ def check(
 
     with progress("check"):
         report = check_schema(path, require_readable(rows, "--path"))
-    headings = ("column", "admits", "missing", "outside", "of them not clippable", "first ones", "never there")
+    headings = ("column", "admits", "missing", "outside", "not clippable", "first cells outside", "values without rows")
     cells = (_cells(column, report.rows) for column in report.columns)
     return Answer(asdict(report), [table(headings, cells, title=f"{rows} under {path}"), *_lines(report)])
 
@@ -347,7 +355,7 @@ def _lines(report: SchemaReport) -> Iterator[str]:
         first = ", ".join(f"line {line}: {fault}" for line, fault in report.broken.items())
         yield f"- {report.broken_rows} have too many or too few cells ({first}): refused; null with {_DROPPED}"
     if report.missing_rows:
-        yield f"- {report.missing_rows} lack a cell whose rule is refuse or drop"
+        yield f"- {report.missing_rows} lack a cell that the schema requires (missing: refuse or drop)"
     clippable = report.outside_rows - report.unclippable_rows
     if clippable:
         yield (
@@ -357,19 +365,19 @@ def _lines(report: SchemaReport) -> Iterator[str]:
     if report.unclippable_rows:
         yield f"- {report.unclippable_rows} have a cell that cannot be clipped: refused, or null with {_DROPPED}"
     if not report.broken_rows + report.missing_rows + report.outside_rows:
-        yield "- all of them are in order"
+        yield "- all rows fit the schema"
     if report.people:
         yield (
-            f"- {report.trainable_rows} of the {report.ordered_rows} that are in order can train: of each person "
-            f"{report.rows_per_person} at most (people of several parties' files count in one of them)"
+            f"- {report.trainable_rows} of the {report.ordered_rows} rows that fit the schema can train: at most "
+            f"{report.rows_per_person} per person (people in several parties' files count in one file)"
         )
     for column in report.columns:
         if column.features > _MANY_FEATURES:
             yield (
                 f"- column {column.name} becomes {column.features} features; a private trainer adds noise to each. "
-                "Declare the frequent values alone (with --on-violation clip others become none of them), or draw "
-                f"these privately: unitball schema draft … --categories {column.name}; or say 'hash: 64' instead "
-                "of values: every text belongs to one of 64 bins, without a list"
+                "Declare the frequent values alone (with --on-violation clip, a row with another value has none of "
+                f"them), or find them privately: unitball schema draft … --categories {column.name}. Or declare "
+                "'hash: 64' instead of values: each text is mapped to one of 64 bins, without a list"
             )
     yield from _recodings(report)
     if report.duplicates.rows:

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 def terms_lines(terms: Terms, *, planned: bool = False, what: str | None = None) -> Iterator[str]:
     """Yield what a release costs and who pays; ``what`` is counted, single columns where None."""
     parties = len(terms.parties)
-    several = f", {parties} parties under {terms.trust}, each of whom pays" if parties > 1 else ""
+    several = f", {parties} parties under trust {terms.trust}, each of which pays" if parties > 1 else ""
     counted = f"{terms.columns} counted columns in {terms.bins} bins" if what is None else what
     yield f"{terms.dataset}, version {terms.version}: {terms.rows} {plural(terms.unit)}, {counted}{several}"
-    made = f"it {'would be' if planned else 'is'}"
+    made = "price:" if planned else "charged:"
     price = f"epsilon {terms.epsilon:g} at delta {terms.delta:g} (mu {rounded_up(terms.mu, 4):g}) for a {terms.unit}"
     if terms.group_size > 1:
-        price += f"; of {terms.group_size} rows per person the account counts what these lose together"
-    yield f"it is {price}; it was charged before and is not charged again" if terms.paid else f"{made} {price}"
+        price += f"; the account charges the joint loss of {terms.group_size} rows per person"
+    yield f"price: {price}; charged before, not charged again" if terms.paid else f"{made} {price}"
     if not planned:
         name = terms.description[:12]
         yield f"description {name}: in MLflow, and exported with `unitball export {name} --out description.zip`"

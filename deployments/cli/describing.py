@@ -55,17 +55,17 @@ def describe(
     name: Annotated[str, typer.Argument(metavar="DATASET", help="Registered data set, or a new one with --path.")],
     epsilon: Annotated[
         float | None,
-        typer.Option(help="Epsilon of the release. Without it the command prints the price of 0.2."),
+        typer.Option(help="Epsilon of the release. Without it, the command prints the price of epsilon 0.2."),
     ] = None,
     delta: Annotated[
-        float | None, typer.Option(help="Delta of the release. Default: 82 % of the cap's; 1e-5 on public rows.")
+        float | None, typer.Option(help="Delta of the release. Default: 82 % of the cap's delta; 1e-5 on public rows.")
     ] = None,
     trust: Annotated[
-        str | None, typer.Option(help="Trust model, if parties have own files: local, secagg, central.")
+        str | None, typer.Option(help="Trust model, if parties have their own files: local, secagg, central.")
     ] = None,
     version: Annotated[str | None, typer.Option(help="Version of the data set. Default: the newest.")] = None,
     against: Annotated[
-        str | None, typer.Option(help="Earlier version, described before, to compare shares with.")
+        str | None, typer.Option(help="Earlier, already described version to compare shares with.")
     ] = None,
     pairs: Annotated[
         list[str] | None,
@@ -185,10 +185,10 @@ def _bring_in(request: IngestRequest, *, private: bool) -> None:
 def lines_of(found: Description) -> Iterator[RenderableType]:
     """Yield a description for people."""
     yield from terms_lines(found.terms)
-    weighed = "" if found.terms.unit == "row" else "; of k rows of a person each counts as 1/k"
+    weighed = "" if found.terms.unit == "row" else "; each of a person's k rows counts as 1/k"
     yield (
-        f"All rows are counted that are in no test file{weighed}. [low, high] is a 95 % margin of this data's own "
-        "value, of noise and widths of bins; each holds by itself."
+        f"All rows outside test files are counted{weighed}. [low, high] is a 95 % margin of the value in these data. "
+        "It covers the noise and the width of the bins. Each margin holds on its own, not all together."
     )
     for column in found.all:
         yield ""
@@ -267,8 +267,8 @@ def _compared(comparison: VersionComparison) -> Iterator[RenderableType]:
     headings = ("column", "of", "here", "there", "difference", "beyond")
     yield table(headings, rows, title=f"Against version {comparison.version}", right=("here", "there"))
     yield (
-        f"{comparison.measured} differences are measured, and the margins of {comparison.beyond} exclude 0 (*); "
-        f"about {comparison.by_chance:.3g} would not by chance where nothing differs, for each holds by itself alone"
+        f"{comparison.measured} differences are measured, and the margins of {comparison.beyond} exclude 0 (*). If "
+        f"nothing differed, about {comparison.by_chance:.3g} margins would exclude 0 by chance."
     )
 
 

@@ -151,7 +151,7 @@ _COMMANDS = (
         "deployments.cli.services",
         "Serve Prefect, MLflow and the flows until Ctrl-C.",
     ),
-    _Command("secret", "deployments.cli.services", "Manage the secrets of Prefect's and MLflow's servers.", group=True),
+    _Command("secret", "deployments.cli.services", "Manage the secrets of the Prefect and MLflow servers.", group=True),
     _Command(
         "doctor",
         "deployments.cli.services",

@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     from tasks.experiments.records import Experiment
 
 _Workers = Annotated[
-    int | None, typer.Option(min=1, help="Parallel runs. Default: the specification's, else by the machine's cores.")
+    int | None,
+    typer.Option(min=1, help="Parallel runs. Default: the specification's number, else set by the machine's cores."),
 ]
 
 # A terminal holds no more; the page has them all.
@@ -160,8 +161,7 @@ def frontier(
     ensure_registered(config.dataset)
     if find_dataset(config.dataset).private:
         raise RefusedError(
-            f"{config.dataset} is private; a frontier consists of many runs with public seeds and needs a "
-            f"public data set"
+            f"{config.dataset} is private; `frontier` trains many runs with public seeds; give a public data set"
         )
     budgets = _numbers(epsilons)
     with running(f"frontier of {config.dataset}", stages=["points"]):
@@ -254,7 +254,7 @@ def _known() -> Answer:
     shown.columns[0].no_wrap = True
     # Once, not with each figure that is drawn from them.
     files = {need.name: need.files for one in known if one.full for need in one.full.data if need.files}
-    needed = table(("data set", "files in --path"), sorted(files.items()), title="What --scale full reads")
+    needed = table(("data set", "files in --path"), sorted(files.items()), title="Data sets for --scale full")
     return Answer({"reproductions": [one.model_dump(mode="json") for one in known]}, [shown, needed])
 
 
@@ -295,7 +295,7 @@ def report(
 
     chosen = [name] if name is not None else stored_experiments()
     if not chosen:
-        raise InputError("this root holds no experiment yet: run one (unitball reproduce --list)")
+        raise InputError("this root holds no experiment; run one first (unitball reproduce --list)")
     if out is not None and name is None:
         raise ParameterError("--out takes one page: name the experiment")
     places = {}
@@ -470,7 +470,7 @@ def _number(value: object) -> str:
 def audit(
     name: Annotated[str | None, typer.Argument(help="System, projection, trainer or evaluator.")] = None,
     every: Annotated[
-        bool, typer.Option("--all", help="Audit everything that draws noise; finished audits are skipped.")
+        bool, typer.Option("--all", help="Audit all algorithms that draw noise; skip finished audits.")
     ] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Use at most a quarter of the usual runs.")] = False,
     kind: Annotated[
@@ -479,19 +479,21 @@ def audit(
     ] = None,
     epsilon: Annotated[
         float | None,
-        typer.Option(help="Epsilon of the audited runs. Default: 1, or one that shows a published flaw."),
+        typer.Option(help="Epsilon of the audited runs. Default: 1; for refuted papers the value that shows the flaw."),
     ] = None,
     delta: Annotated[
-        float | None, typer.Option(help="Delta of the bound. Default: 1e-5, or one that shows a published flaw.")
+        float | None,
+        typer.Option(help="Delta of the bound. Default: 1e-5; for refuted papers the value that shows the flaw."),
     ] = None,
     trials: Annotated[
         int | None,
         typer.Option(
-            help="Runs per neighbouring data set. Some choose the event, the others count it. Default: by cost."
+            help="Runs per neighbouring data set. The first part chooses the event, the rest count it. Default: by the "
+            "cost of a run."
         ),
     ] = None,
     confidence: Annotated[
-        float, typer.Option(help="Confidence of the lower bound: at 0.99 at most 1 % of audits are wrong.")
+        float, typer.Option(help="Confidence of the lower bound. At 0.99, at most 1 % of audits are wrong.")
     ] = 0.99,
     neighbours: Annotated[
         str | None, typer.Option(help="replace-one or replace-special. Default: the guarantee's relation.")

@@ -73,10 +73,10 @@ def expected_run(config: TrainingConfig) -> Answer:
     delta = rounded_up(expected.delta, 6)
     budget = "none" if expected.epsilon is None else f"epsilon {expected.epsilon:g} at delta {delta:g}"
     tuned = f", the best of {expected.candidates} private candidates" if expected.candidates > 1 else ""
-    charged = f"; {expected.charged} of them charged before, at no further cost" if expected.charged else ""
-    charged += f"; {expected.stored} stored, and not made again" if expected.stored else ""
+    charged = f"; {expected.charged} of them charged before, not charged again" if expected.charged else ""
+    charged += f"; {expected.stored} stored, not computed again" if expected.stored else ""
     each = expected.rows_per_person
-    again = "; each time mapped again: there is no room for mapped rows, or few are read" * expected.mapped_again
+    again = "; rows are mapped again in each pass" * expected.mapped_again
     people = f" people of at most {each} {'row' if each == 1 else 'rows'} each" if expected.person else ""
     lines = {
         "rows": f"{expected.rows:,}{people} × {expected.dimension} over {expected.parties} parties",
@@ -106,8 +106,8 @@ def _kept(streamed: float, people: bool) -> str:
 def _horizon(expected: Expectation) -> str:
     """Return what all nights of a horizon cost."""
     return (
-        f"night {expected.night} of {expected.nights}, one charge for all in the first: epsilon {expected.epsilon:g} "
-        f"at delta {rounded_up(expected.delta, 6):g}, and no later night costs anything"
+        f"night {expected.night} of {expected.nights}; the first night is charged for all nights: epsilon "
+        f"{expected.epsilon:g} at delta {rounded_up(expected.delta, 6):g}; later nights are free"
     )
 
 

@@ -31,7 +31,7 @@ def terms_of_pairs_lines(terms: PairTerms, *, planned: bool = False) -> Iterator
     if terms.rests_on:
         releases = f"{len(terms.rests_on)} release{'s' * (len(terms.rests_on) > 1)}"
         yield (
-            f"the result also rests on {releases} of one-way counts, charged before: together epsilon "
+            f"the result also uses {releases} of one-way counts, charged before: together epsilon "
             f"{rounded_up(terms.epsilon_together, 4):g} at delta {terms.delta:g}"
         )
 
@@ -41,8 +41,9 @@ def lines_of_pairs(found: PairsDescription) -> Iterator[RenderableType]:
     yield from terms_of_pairs_lines(found.terms)
     weighed = "" if found.terms.unit == "row" else " A person's k rows count as 1/k each."
     yield (
-        f"All rows are counted that are in no test file.{weighed} [low, high] is a 95 % margin. It is of this data's "
-        "own value, by noise alone; for Cramér's V it includes the drawing of rows. Each margin holds by itself."
+        f"All rows outside test files are counted.{weighed} [low, high] is a 95 % margin of the value in these data. "
+        "It covers the noise alone; the margin of Cramér's V also covers the sampling of rows. Each margin holds on "
+        "its own, not all together."
     )
     for pair in found.pairs:
         yield ""
@@ -65,8 +66,8 @@ def _lines(pair: DescribedPair) -> Iterator[RenderableType]:
     beyond = (one for one in pair.of("difference") if one.beyond and one.of in shown)
     differences = sorted(beyond, key=_size, reverse=True)
     yield (
-        f"  {pair.measured} differences of shares between a group and all others are measured; the margins of "
-        f"{pair.beyond} exclude 0 (about {pair.by_chance:.3g} by chance)"
+        f"  {pair.measured} differences of shares between a group and all others are measured. The margins of "
+        f"{pair.beyond} exclude 0; about {pair.by_chance:.3g} would by chance alone."
     )
     for one in differences[:_DIFFERENCES]:
         yield f"    {pair.second} {one.of} in {pair.first} {one.group}: {margin(one)}"

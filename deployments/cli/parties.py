@@ -40,8 +40,10 @@ party.command(epilog="Example: unitball party ingest clinic --format csv --party
 )
 
 
-_Dataset = Annotated[str, typer.Argument(help="Data set of this party, ingested with one --party NAME=FILE.")]
-_Roster = Annotated[Path, typer.Option(help="YAML roster: parties: {NAME: FINGERPRINT}, each from its party.")]
+_Dataset = Annotated[str, typer.Argument(help="This party's data set, ingested with one --party NAME=FILE.")]
+_Roster = Annotated[
+    Path, typer.Option(help="YAML roster, parties: {NAME: FINGERPRINT}. Get each fingerprint from its party.")
+]
 _NOT_HERE = ("seed", "public_dataset", "partition", "partition_seed", "sizes", "rows_per_party")
 _NOR = ("parties", "deadline", "deadline_miss", "tune", "tuned_on", "by", "counts_of", "basis")
 _NOR_YET = ("horizon", "participations", "separation", "expected_rows", "bands")

@@ -71,8 +71,8 @@ def results(
     plot: Annotated[
         Path | None,
         typer.Option(
-            help="Write a figure (PNG) too. Several runs: accuracy against epsilon, or the last number of each "
-            "against the first. One run: its confusion matrix and ROC."
+            help="Also write a figure (PNG). Several runs: accuracy against epsilon, or the last numeric column "
+            "against the first. One run: its confusion matrix and ROC curve."
         ),
     ] = None,
 ) -> Answer:
@@ -162,8 +162,8 @@ def _plot(records: list[Record], path: Path) -> list[str]:
     axes_left = [name for name in numbers if name != x]
     if not axes_left:
         raise InputError(
-            f"the answer's columns ({', '.join(map(str, frame.columns)) or 'none'}) hold fewer than two with numbers, "
-            "and it is not one measured run with all its columns: ask for two numbers per row, or for such a run"
+            f"the result has the columns {', '.join(map(str, frame.columns)) or 'none'}, fewer than two of them "
+            "numeric; select two numeric columns, or all columns of one evaluated run"
         )
     y = next((name for name in ("accuracy", "r2") if name in axes_left), axes_left[-1])
     if "algorithm" not in frame:
@@ -200,7 +200,9 @@ def _cell(value: object, name: str = "") -> str | None:
 @answered
 def algorithms(
     kind: Annotated[str | None, typer.Option(help="systems, projections, trainers, evaluators, aggregators.")] = None,
-    proved: Annotated[bool, typer.Option("--proved", help="List only what may run on private rows.")] = False,
+    proved: Annotated[
+        bool, typer.Option("--proved", help="List only algorithms that may run on private rows.")
+    ] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the page of guarantees as Markdown.")] = False,
 ) -> Answer:
     """List algorithms with trust models, proofs and papers' claims."""
@@ -251,7 +253,7 @@ def show(
     from tasks.tracking.model_versions import find_model
 
     if plot is not None and not effects:
-        raise InputError("--plot draws what the model says about each column; add --effects")
+        raise InputError("--plot draws the effect of each column; add --effects")
     version = find_model(current_root(), model)
     if effects:
         return _effects(version, plot)
@@ -273,7 +275,7 @@ def _effects(version: RegisteredModel, plot: Path | None) -> Answer:
         from tasks.tracking.effect_figure import draw_effects
 
         write_bytes(plot, draw_effects(found), mode=0o644)
-    heading = f"{version.name} version {version.version}: what it says about each column"
+    heading = f"{version.name} version {version.version}: effect of each column"
     return Answer(
         {"model": version.name, "version": version.version, **found.to_json()},
         [heading, found.note, *effect_lines(found)],
@@ -371,10 +373,10 @@ def layers(file: Annotated[Path, typer.Argument(help="ONNX file, as for --featur
 @models.command(epilog="Example: unitball model record clinic.noisy-gd/3 --digest 9f86d081…")
 @answered
 def record(
-    model: Annotated[str, typer.Argument(help="NAME/VERSION of another root, or missing from the ledger.")],
+    model: Annotated[str, typer.Argument(help="NAME/VERSION from another root, or one that the ledger lacks.")],
     digest: Annotated[str, typer.Option(help="SHA-256 of its model.skops, computed where it was trained.")],
 ) -> Answer:
-    """Register a model of another root, whose file you trust, by its digest."""
+    """Register a trusted model of another root by its digest."""
     from tasks.tracking.model_files import record_model
     from tasks.tracking.model_versions import find_model
 
@@ -468,7 +470,7 @@ def _agreed_epsilon(comparison: ModelComparison, stated: float | None, *, yes: b
 def rollback(
     name: Annotated[str, typer.Argument(help="Registered model.")],
 ) -> Answer:
-    """Make the previous champion champion again."""
+    """Restore the previous champion."""
     from tasks.tracking.promotion import roll_back
 
     version = roll_back(current_root(), name)
@@ -481,7 +483,7 @@ def withdraw_audits(
     algorithm: Annotated[str, typer.Argument(help="Registered algorithm.")],
     reason: Annotated[str, typer.Option(help="Why the audit was an error; recorded.")],
 ) -> Answer:
-    """Withdraw a failed audit of an algorithm that was an error."""
+    """Withdraw an erroneous failed audit of an algorithm."""
     from tasks.tracking.audits import withdraw_audits as withdraw
 
     freed = withdraw(current_root(), algorithm, reason)
@@ -521,9 +523,11 @@ def predict(
     ] = None,
     why: Annotated[
         int | None,
-        typer.Option(min=1, help="Add the N columns that move each row's score most."),
+        typer.Option(min=1, help="Add the N columns with the largest effect on each row's score."),
     ] = None,
-    permutations: Annotated[int | None, typer.Option(help="Orders of columns for --why; even. Default: 256.")] = None,
+    permutations: Annotated[
+        int | None, typer.Option(help="Number of column orders sampled for --why (even). Default: 256.")
+    ] = None,
     plot: Annotated[Path | None, typer.Option(help="PNG file of the first explanations (--why).")] = None,
 ) -> Answer:
     """Predict each row of a file; rows outside the schema get a reason."""

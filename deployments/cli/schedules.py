@@ -220,7 +220,9 @@ def _managed(dataset: str, name: str | None, *, pause: bool, resume: bool, remov
         return Answer(answer, [f"removed {full_name(dataset, called)}", _FOLLOWED])
     changed = pause_schedule(dataset, name, paused=pause)
     dates = changed.next_dates() if resume else []
-    line = f"{changed.full_name} is paused: what it would have done meanwhile is not done later"
+    line = (
+        f"{changed.full_name} is paused: it starts no run until --resume, and runs missed meanwhile are not made up for"
+    )
     return Answer(
         {
             "dataset": dataset,
@@ -239,7 +241,7 @@ def _managed(dataset: str, name: str | None, *, pause: bool, resume: bool, remov
 def _changed(before: Schedule, now: Schedule) -> str:
     """Return what stood under a schedule's name before."""
     if before == now:
-        return f"{now.full_name} was the same before"
+        return f"{now.full_name} is unchanged"
     old, new = ({**one.model_dump(mode="json"), **one.config.model_dump(mode="json")} for one in (before, now))
     differs = [f"{key} {old[key]!r}" for key in new if key != "config" and old[key] != new[key]]
     return f"changed {now.full_name}, which was: {', '.join(differs)}; for a further schedule give --name"
@@ -251,15 +253,15 @@ def _until(one: AccountForecast) -> str:
     if one.refused is None:
         after = f", to {one.until:%Y-%m-%d}" if one.until else ""
         return (
-            f"account {one.account}: all runs that are looked at fit ({one.runs}{after}); they cost epsilon "
-            f"{rounded(one.epsilon, 4)} of {cap} at delta {one.delta:g}, earlier charges included"
+            f"account {one.account}: all forecast runs fit ({one.runs}{after}). With them the account reaches epsilon "
+            f"{rounded(one.epsilon, 4)} of {cap} at delta {one.delta:g}"
         )
     schedule, at = one.refused
     first = f"none of its next runs fits: epsilon {rounded(one.epsilon, 4)} of {cap} is spent"
     if one.until is not None:
         first = (
-            f"{one.runs} runs fit, to {one.until:%Y-%m-%d}, and bring it to epsilon {rounded(one.epsilon, 4)} of "
-            f"{cap} at delta {one.delta:g}"
+            f"{one.runs} runs fit, to {one.until:%Y-%m-%d}, and the account then reaches epsilon "
+            f"{rounded(one.epsilon, 4)} of {cap} at delta {one.delta:g}"
         )
     return (
         f"account {one.account}, if every run finds a new version: {first}; {schedule.full_name} is refused on "

@@ -64,7 +64,7 @@ def add(
     from deployments.mlflow_server import add_reader
 
     if not reader:
-        raise InputError(f"{name} has no role: add --reader, the only role of persons")
+        raise InputError(f"{name} has no role: add --reader, the only role for people")
     path = add_reader(current_layout().root, name)
     return Answer(
         {"reader": name, "secret_file": str(path)},
@@ -94,7 +94,7 @@ def serve(
         str | None,
         typer.Option(
             envvar="UNITBALL_DATABASE",
-            help="PostgreSQL server for the root's databases, from now on: postgresql://user@host/prefix.",
+            help="Move the root's databases to this PostgreSQL server: postgresql://user@host/prefix.",
         ),
     ] = None,
     runner_only: Annotated[
@@ -196,7 +196,7 @@ def doctor(
         bool,
         typer.Option(
             "--clean",
-            help="First remove left-overs of killed processes and damaged releases; rebuild lost fingerprints.",
+            help="First remove leftovers of killed processes and damaged releases, and rebuild lost fingerprints.",
         ),
     ] = False,
 ) -> Answer:
@@ -229,7 +229,7 @@ def restore(
     reason: Annotated[str, typer.Option(help="Reason; recorded.")],
     epsilon: Annotated[
         float | None,
-        typer.Option(help="Upper bound on the epsilon charged since this back-up, if no high-water mark shows it."),
+        typer.Option(help="Upper bound on the epsilon charged since this back-up, if no high-water mark records it."),
     ] = None,
     delta: Annotated[float | None, typer.Option(help="Delta of that bound.")] = None,
 ) -> Answer:
@@ -307,14 +307,12 @@ def budget(
     ] = False,
     raise_epsilon_cap: Annotated[
         float | None,
-        typer.Option(help="New epsilon of the cap, higher or lower; lifts a soft limit. Recorded; delta stays."),
+        typer.Option(help="New epsilon of the cap, higher or lower. Lifts a soft limit. Recorded; delta is unchanged."),
     ] = None,
     reason: Annotated[str, typer.Option(help="Reason for the change; recorded.")] = "",
     algorithm: Annotated[str, typer.Option(help="Show the remaining epsilon for this algorithm.")] = _RECOMMENDED,
     delta: Annotated[float | None, typer.Option(help="Delta of that run. Default: as for train.")] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Draw spending over time: a .png, or an .html page with a table.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Draw spending over time: .png, or .html with a table.")] = None,
 ) -> Answer:
     """Show the remaining budget, the cap and all charges."""
     from tasks.accounts.ledger import change_cap, verify_ledger
@@ -341,7 +339,10 @@ def budget(
         return Answer(
             {"dataset": dataset, "verified": False, "problems": problems},
             [f"✗ {problem}" for problem in problems],
-            StorageError(f"the ledger and the releases do not agree: {len(problems)} problem(s), first: {problems[0]}"),
+            StorageError(
+                f"the ledger and the stored releases differ: {len(problems)} problem(s), the first: {problems[0]}; "
+                "restore the damaged files from a back-up"
+            ),
         )
     if dataset is None or out is not None:
         return _overview(dataset, out)
@@ -414,7 +415,7 @@ def _lines(parties: list[PartyBudget]) -> Iterator[tuple[str, ...]]:
         others = f" and {len(few) - 1} others with equal spending" if len(few) > 1 else ""
         counts = sorted({len(party["charges"]) for party in few})
         releases = " to ".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
-        whose = "test rows, held out" if held_out else few[0]["party"] + others
+        whose = "held-out test rows" if held_out else few[0]["party"] + others
         yield whose, _epsilon(epsilon), _delta(delta), releases
 
 
@@ -431,7 +432,7 @@ def _shown(report: BudgetReport, left: Sequence[str]) -> Iterator[RenderableType
     yield from left
     if rows := list(_lines(report["parties"])):
         numbers = ["ε spent", "δ", "releases"]
-        yield table(["party", *numbers], rows, title="spent, by whose rows pay", right=numbers)
+        yield table(["party", *numbers], rows, title="spent per party", right=numbers)
     if charges := sorted([*_charged(report), *_restored(report)]):
         numbers = ["ε", "at δ"]
         size = report["group_size"]
@@ -451,8 +452,9 @@ def _shown(report: BudgetReport, left: Sequence[str]) -> Iterator[RenderableType
         whose = f"a person of up to {size} rows: " if size > 1 else ""
         if report["behind"]:
             yield (
-                f"this is an older ledger, and more was spent than it says: {report['behind']}. Nothing is charged "
-                "until the newest back-up is put back, or: unitball ledger restore"
+                "this ledger is older than its high-water marks, and more was spent than it records: "
+                f"{report['behind']}. It refuses charges until the newest back-up is restored, or the gap is recorded "
+                "as spent: unitball ledger restore"
             )
             how = " at least"
         yield f"{whose}spent ε = {_epsilon(report['epsilon_spent'])} of {cap_of(report)}{how}"

@@ -19,6 +19,7 @@ from deployments.cli.common import (
     require_readable,
     running,
     say_charged_before,
+    say_note,
 )
 from deployments.cli.entry_point import app
 from deployments.cli.explaining import chosen, expected_run, explained_run, warn
@@ -152,9 +153,13 @@ def _agreed_plans(configs: Sequence[TrainingConfig], *, yes: bool) -> list[Prepa
     stated = all(config.epsilon is not None for config in configs)
     # A model's epsilon has paid for its training; what measures it afterwards is charged on top.
     way_out = "give --yes to measure a model that is charged already" if stated else "give --epsilon, or --yes"
+    if any(one.basis is not None and one.roc for one in configs):
+        say_note(
+            "with --basis, --roc charges for AUC, probabilities and --aim alone: prediction sets are refused there"
+        )
     agree(price_of(plans), asks=later or not stated, yes=yes, way_out=way_out)
     for one in plans:
         warn(one)
         if (account := charged_before(one)) is not None:
-            say_charged_before(account, "this" if len(configs) == 1 else str(one.config.algorithm))
+            say_charged_before(account, "this command" if len(configs) == 1 else str(one.config.algorithm))
     return plans

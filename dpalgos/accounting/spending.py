@@ -891,7 +891,7 @@ def _room(summed: SummedHistory, partition: str, costs: Mapping[str, PlanCost], 
 def _reason(admitted: bool, cap: FilterCap, before: Spent, after: Spent, costs: Mapping[str, PlanCost]) -> str:
     lowered = cap.promised > cap.epsilon
     limit = f"the {'soft limit' if lowered else 'cap'} of epsilon {cap.epsilon:g}" + (
-        f", of which the cap before is {cap.earlier:g} and what came since has delta {cap.delta:g}"
+        f" (the earlier cap of {cap.earlier:g}, plus later charges at delta {cap.delta:g})"
         if cap.earlier > 0
         else f" at delta {cap.delta:g}"
     )
@@ -903,7 +903,7 @@ def _reason(admitted: bool, cap: FilterCap, before: Spent, after: Spent, costs: 
     if admitted:
         return f"within {limit}: {so_far} before, {spent_after} spent after (composition: {after.filter})"
     if not costs:
-        return f"{spent_after} is spent (composition: {after.filter}), above {limit}"
+        return f"epsilon {spent_after} at delta {cap.delta:g} is spent already; give at least that"
     why = next((reason for cost in costs.values() if (reason := components(cost.losses).unproved) is not None), None)
     if why is not None:
         return f"nothing is proved about this plan ({why}), so it fits under no cap; {so_far}"

@@ -21,10 +21,10 @@ def budget_table(histories: Sequence[BudgetHistory]) -> list[dict[str, str]]:
         {
             "account": history.account,
             "data sets": ", ".join(history.datasets),
-            "left: one more run of": "–" if history.left is None else history.left.amount,
+            "remaining: one more run of": "–" if history.left is None else history.left.amount,
             "epsilon spent": _epsilon(history.spent),
             "cap": "none (public)" if history.cap is None else of_cap(history.cap, history.promised),
-            "spent of it": "–" if history.cap is None else _share(history.spent, history.cap),
+            "share spent": "–" if history.cap is None else _share(history.spent, history.cap),
             "delta": f"{history.delta:g}",
             "more runs like the last": "–" if history.runs_left is None else str(history.runs_left),
             "schedules refused from": history.refused_from or "–",

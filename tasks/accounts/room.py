@@ -45,8 +45,8 @@ class OneMore:
     def said(self) -> str:
         """What is left, in words."""
         if self.epsilon <= 0:
-            return f"left: nothing; {self.run} fits at no epsilon at delta {self.delta:g}"
-        return f"left: {self.run} of {self.amount}"
+            return f"remaining: nothing; no epsilon allows {self.run} at delta {self.delta:g}"
+        return f"remaining: {self.run} of {self.amount}"
 
     @property
     def amount(self) -> str:

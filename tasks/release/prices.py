@@ -1,5 +1,6 @@
 """Prices: what plans would charge to a private account, told before anything is charged."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -87,7 +88,11 @@ class Price:
     promised: float
 
     def __str__(self) -> str:
-        before, after = ("∞" if one is None else f"{rounded_up(one, _DIGITS):g}" for one in (self.before, self.after))
+        # Not from the next float above a sum: after a raise from 2, that would print 2.001.
+        before, after = (
+            "∞" if one is None else f"{rounded_up(math.nextafter(one, 0.0), _DIGITS):g}"
+            for one in (self.before, self.after)
+        )
         return (
             f"{'; '.join(map(str, self.items))}, for {self.whose}; account {self.account} goes from epsilon {before} "
             f"to {after} of {of_cap(self.cap, self.promised)} at delta {self.cap_delta:g}"

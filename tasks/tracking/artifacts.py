@@ -95,7 +95,7 @@ def show_result(result: RunResult) -> None:
     noises = {f"{name}_noise" for name in result.metrics.reasons}
     names = [name for name in sorted(result.metrics.names()) if name not in noises]
     numbers = "\n".join(f"| {name} | {shown_metric(result, name, '.4g')} |" for name in names)
-    heading = f"metric{by_person(result)} | value (95 % margin, each by itself; of `aim_` for all thresholds at once)"
+    heading = f"metric{by_person(result)} | value (95 % margin, each on its own; `aim_`: for all thresholds at once)"
     table = f"\n\n| {heading} |\n|---|---|\n{numbers}" if numbers else ""
     about = f"**{result.algorithm}** on **{result.dataset}**, trust {result.trust}."
     known = [result.proved.recognised()] if result.proved else []

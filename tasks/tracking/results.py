@@ -312,8 +312,8 @@ def rests_on(result: RunResult) -> str:
         on = f"the confusion matrix{scores} of its held-out {several}"
         on += " (and earlier counts of columns, if its model has any)"
     return (
-        f"{result.algorithm}: ε spent = {spent:g} is this run's own ε = {charged:g} composed with {on}, on which it "
-        "rests; these were charged before and are not charged again."
+        f"{result.algorithm}: ε spent = {spent:g} is this run's own ε = {charged:g} composed with {on}, on which the "
+        "model rests. They were charged before and are not charged again."
         + (f" In MLflow and for `unitball predict` the model is {model_name(result)}." if on_basis(result) else "")
     )
 
@@ -333,7 +333,10 @@ def read_before(result: RunResult) -> str:
     if not on_basis(result):
         return ""
     several = result.identity.dataset.unit.several
-    return f"The basis has read all {several}, those held out included: figures are of {several} that it has read."
+    return (
+        f"The basis was released from all {several}, including those held out, so this evaluation is not independent "
+        "of the basis."
+    )
 
 
 def shown_metric(result: RunResult, name: str, form: str = ".3f") -> str:
@@ -364,14 +367,16 @@ def margins_are(result: RunResult) -> str:
     of_margins = [name for name in result.metrics.names() if result.metrics.limits(name) is not None]
     if not any(map(result.metrics.is_known, of_margins)):
         return (
-            f"{_held_out(result)} are too few to measure the model on: a larger --test-fraction holds out more, and "
-            "at a larger --epsilon there is less noise."
+            f"{_held_out(result)} are too few to evaluate the model: hold out more with a larger --test-fraction, or "
+            "reduce the noise with a larger --epsilon."
         )
-    chosen = ", those at a chosen threshold for all thresholds at once" if at_threshold(result) else ""
+    chosen = (
+        ", except at a chosen threshold, where they hold for all thresholds at once" if at_threshold(result) else ""
+    )
     return (
-        f"In brackets are 95 % margins, of the privacy noise and of the drawing of the held-out {several} together, "
-        f"each by itself{chosen}. They rest on {_held_out(result)}: a larger --test-fraction holds out more and makes "
-        "them narrower, and leaves fewer to train on."
+        f"Brackets hold 95 % margins. They cover the privacy noise and the sampling of the held-out {several}; each "
+        f"holds on its own{chosen}. They rest on {_held_out(result)}: a larger --test-fraction makes them narrower "
+        "and leaves fewer to train on."
     )
 
 
@@ -398,11 +403,13 @@ def about_people(result: RunResult) -> str:
     if not result.identity.dataset.person or not result.metrics:
         return ""
     probabilities = (
-        " A probability is a share of persons so counted, not of rows." if result.calibration is not None else ""
+        " A probability is a share of people counted in this way, not of rows."
+        if result.calibration is not None
+        else ""
     )
     return (
-        "Metrics are by person: each counts as one, and each of k rows as 1/k. By row they may be others, and were not "
-        f"measured.{probabilities}"
+        "Metrics are by person: each person counts as one, and each of their k rows as 1/k. Metrics by row can differ "
+        f"and were not measured.{probabilities}"
     )
 
 
@@ -441,9 +448,10 @@ def no_better(result: RunResult) -> list[str]:
         if all(_at_least(result, name) <= guess + 1e-9 for name, guess in known.items()):
             several = result.identity.dataset.unit.several
             return [
-                "Warning: the confusion matrix shows no more than guessing: neither an accuracy above that of the most "
-                f"frequent class, nor a balanced accuracy above {guesses['balanced_accuracy']:.2g}, by more than the "
-                f"noise and the drawing of the {several} explain."
+                "Warning: the confusion matrix does not show that the model is better than guessing. Neither its "
+                "accuracy exceeds that of the most frequent class, nor its balanced accuracy "
+                f"{guesses['balanced_accuracy']:.2g}, by more than the noise and the sampling of the {several} "
+                "explain."
             ]
     return []
 
@@ -485,7 +493,7 @@ def positive_class(result: RunResult) -> list[str]:
     other, positive = result.classes
     named = result.identity.positive
     by = "as asked or declared" if named else "the last declared class"
-    told = f"The positive class is `{positive}` ({by}): precision, recall, F1, scores and effects are of it."
+    told = f"The positive class is `{positive}` ({by}): precision, recall, F1, scores and effects refer to it."
     limits = result.metrics.limits("prevalence") or (result.metrics.get("prevalence", 0.0),) * 2
     if named or not limits[0] > 0.5 or not result.metrics.is_known("prevalence"):
         return [told]
@@ -517,10 +525,9 @@ def at_threshold(result: RunResult) -> list[str]:
     of_person, counted = (" for a person", "by person, ") if result.identity.dataset.person else ("", "")
     return [
         f"At the threshold for {result.identity.aim}, a probability of {result.metrics['aim_probability']:.3g} of "
-        f"`{positive}`{of_person}: {counted}{'; '.join(numbers)}. "
-        "Each of these margins holds for all thresholds at once, "
-        "and so at the chosen one; all other numbers are of the model without a chosen threshold, and each of their "
-        "margins holds by itself."
+        f"`{positive}`{of_person}: {counted}{'; '.join(numbers)}. Each of these margins holds for all thresholds at "
+        "once, including the chosen one. All other numbers are those of the model without a chosen threshold, and "
+        "each of their margins holds on its own."
     ]
 
 
@@ -719,26 +726,26 @@ def about_groups(result: RunResult) -> str:
     if result.by_group is None or not any("rows_low" in one for one in result.by_group.metrics.values()):
         return ""
     several, times = result.identity.dataset.unit.several, result.by_group.times or 1.0
-    combined = "; they are combined with the counts of all rows that were released before" * result.by_group.combined
+    combined = ", combined with the counts of all rows that were released before" * result.by_group.combined
     released = "one charged release of a confusion matrix per group, at the price of one matrix"
     if result.calibration is not None:
         released = (
-            "two charged releases, of a confusion matrix and of the running sums of scores per group, at the price of "
-            "those of all rows"
+            "two charged releases, a confusion matrix and running sums of scores per group, at the price of those of "
+            "all rows"
         )
     chosen = ""
     if rates_at_threshold(result):
         chosen = (
-            "Margins of groups at the chosen threshold hold for all thresholds at once, for each rate and each group "
-            "by itself. Those of differences at the threshold are made of them, and each holds by itself. "
+            "Margins of groups at the chosen threshold hold for all thresholds at once, separately for each rate and "
+            "each group. Margins of differences at the threshold are computed from them, and each holds on its own. "
         )
     return (
-        f"By {result.by_group.column}: {released}{combined}. Margins are of 95 %, each by itself, those of differences "
-        f"included: of many differences 5 % are expected to lie outside their margins. {chosen}Margins of the number "
-        f"of {several} and of the share predicted are of the noise alone, for the held-out {several}. A number that "
-        f"has too few {several} for the noise cannot be measured, which follows from the noise and noisy counts alone. "
-        f"All other numbers of this run are of all groups together, with {times:.3g} times the noise of a run that is "
-        "not measured by group."
+        f"By {result.by_group.column}: {released}{combined}. All margins, including those of differences, are 95 % "
+        "margins, and each holds on its own: 5 % of many differences are expected to lie outside their margins. "
+        f"{chosen}Margins of the number of {several} and of the predicted share cover the noise alone, for the "
+        f'held-out {several}. A number with too few {several} for the noise "cannot be measured"; this is decided '
+        "from the noise and noisy counts alone. All other numbers of this run cover all groups together, with "
+        f"{times:.3g} times the noise of a run that is not evaluated by group."
     )
 
 

@@ -240,7 +240,7 @@ def test_parties_that_stand_alike_are_one_line_and_test_rows_are_their_own() -> 
     assert list(_lines([*six, *others])) == [
         ("0 and 6 others with equal spending", "1", "1e-05", "1 to 3"),
         ("6", "2", "1e-05", "1"),
-        ("test rows, held out", "1", "1e-05", "1"),
+        ("held-out test rows", "1", "1e-05", "1"),
     ]
 
 
@@ -545,7 +545,7 @@ def test_private_rows_from_ingestion_to_the_end_of_the_budget(called: CommandLin
     assert 2 <= len(spent) < 11
     kept = files_of(called.root / "releases")
     before = called.succeeds("budget", "clinic")
-    outcome.refused(3, "cap of epsilon 2 at delta 0.0001", "left: one more run of noisy-gd of epsilon up to")
+    outcome.refused(3, "cap of epsilon 2 at delta 0.0001", "remaining: one more run of noisy-gd of epsilon up to")
     assert files_of(called.root / "releases") == kept
     assert called.succeeds("budget", "clinic") == before
     assert before["epsilon_spent"] <= 2.0
@@ -554,7 +554,7 @@ def test_private_rows_from_ingestion_to_the_end_of_the_budget(called: CommandLin
     fitting = (*arguments[:-1], largest, "--replicate", 99)
     assert called.trained(*fitting)["epsilon_spent"] <= largest
     assert called.succeeds("budget", "clinic")["epsilon_spent"] <= 2.0
-    assert "left: one more run of unitball of epsilon up to" in called("budget", "clinic").out
+    assert "remaining: one more run of unitball of epsilon up to" in called("budget", "clinic").out
     # What was paid for stays free.
     assert called.trained(*arguments, "--roc")["cached"] is True
     assert called.succeeds("budget", "clinic", "--verify") == {"dataset": "clinic", "verified": True, "problems": []}
@@ -853,7 +853,7 @@ def test_secrets_that_are_missing_or_reachable(called: CommandLine, tmp_path: Pa
     aside = path.rename(tmp_path / "kept")
     ended = called("train", *arguments)
     note, _, failure = ended.err.partition("\n")
-    assert note.startswith("note: all that this releases was charged to account clinic")
+    assert note.startswith("note: account clinic")
     Outcome(ended.code, ended.out, failure).refused(2, "secret", "all", "missing", "--replicate")
     assert not path.exists()
     assert charges_of(called, "clinic") == charged

@@ -385,7 +385,7 @@ def test_what_stands_is_said_before_the_process_ends(
     again = commands(*describe)
     assert again.code == 0
     assert len(open_ledger().charges("clinic-2026")) == 1
-    note = "note: all that this releases was charged to account clinic-2026 before: it is not charged again"
+    note = "note: account clinic-2026 has already paid for all releases of this command; they are not charged again"
     if step == "declared":
         assert before == 0
         assert line.endswith("; nothing was charged\n")
@@ -415,7 +415,7 @@ def test_a_run_that_is_terminated_in_the_engines_hands(engine: Engine, unitball:
     (before,) = {charge.plan.sequence for charge in open_ledger().charges("clinic-2026")}
     again = unitball(*train)
     assert again.code == 0
-    note = "note: all that {} releases was charged to account clinic-2026 before: it is not charged again"
+    note = "note: account clinic-2026 has already paid for all releases of {}; they are not charged again"
     assert note.format("this") in again.err
     assert {charge.plan.sequence for charge in open_ledger().charges("clinic-2026")} == {before}
     # Beside one that is to be paid, only this one costs nothing.

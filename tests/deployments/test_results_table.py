@@ -94,13 +94,13 @@ def test_a_model_no_better_than_guessing_is_said_to_be_so(name: str) -> None:
     confusion = tuple(map(tuple, np.array(counts, dtype=float).tolist()))
     result = a_result(metrics=metrics, confusion=confusion, classes=("a", "b", "c"), measured_on="test rows")
     said = list(_measurements([result]))
-    assert any("no more than guessing" in line for line in said) is says
-    assert ("no more than guessing" in reporting._accuracy(result)) is says
+    assert any("better than guessing" in line for line in said) is says
+    assert ("better than guessing" in reporting._accuracy(result)) is says
 
 
 def test_one_warning_of_several_models_names_them() -> None:
     results = [a_result(metrics=_NOTHING, classes=("a", "b", "c"), measured_on="test rows") for _ in range(2)]
-    (said,) = (line for line in _measurements(results) if "no more than guessing" in line)
+    (said,) = (line for line in _measurements(results) if "better than guessing" in line)
     assert said.startswith(f"{results[0].algorithm}, {results[1].algorithm}: Warning")
 
 

@@ -191,7 +191,7 @@ def test_a_refusal_ends_in_a_state_of_that_name_and_is_not_retried(by: str, serv
     assert not canary.exists()
     (alert,) = wait_for("the webhook", lambda: [one for one in served.alerts if one["about"].endswith(name)])
     assert alert["event"] == "unitball.run.refused"
-    assert "left: one more run with Gaussian noise of epsilon up to" in alert["payload"]["reason"]
+    assert "remaining: one more run with Gaussian noise of epsilon up to" in alert["payload"]["reason"]
     report = json.loads(served.unitball("budget", name, "--json"))
     assert all(party["epsilon_spent"] <= 1 for party in report["parties"])
 

@@ -56,7 +56,7 @@ def test_the_walk_up_to_its_rows(commands: CommandLine, tmp_path: Path, monkeypa
     assert "    $ unitball describe visits --epsilon 0.5\n" in DESCRIBED
     told = " ".join(DESCRIBED.split())
     described = commands("describe", "visits", "--epsilon", 0.5).out
-    assert "it is epsilon 0.5 at delta 8.20312e-07 (mu 0.1229) for a person (column Patient)" in described
+    assert "charged: epsilon 0.5 at delta 8.20312e-07 (mu 0.1229) for a person (column Patient)" in described
     for line in described.splitlines()[1:4]:
         assert line in told
     for line in (

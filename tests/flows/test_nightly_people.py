@@ -351,7 +351,7 @@ def test_the_owner_is_told_of_rows_that_are_in_no_night(commands: CommandLine, t
     first, again = versions(WORLDS["opposite"])[0], rows_of("p0", 3, "no", 2)
     assert "night" not in said(first)
     night()
-    assert "no night of the horizon: no person is new; 2 new rows" in said([*first, *again])
+    assert "not a night of the horizon: no person is new; 2 new rows" in said([*first, *again])
     assert "night 2 of the horizon; 0 new rows" in said([*first, *again, *OTHERS[1]])
     night()
     assert "person (column Patient)" in commands("budget", "visits").out

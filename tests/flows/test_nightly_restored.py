@@ -470,11 +470,11 @@ def test_the_owner_is_told_how_many_of_a_nights_rows_were_there_before(
 
     assert "there before" not in said(rows[:10])
     tonight(**GIVEN)
-    assert "night 2 of the horizon: 100 new rows, none of which was there before" in said(rows[:110])
-    told = "night 3 of the horizon: 302 new rows, 2 of which were there before (private to you"
+    assert "night 2 of the horizon: 100 new rows, none of them in an earlier version" in said(rows[:110])
+    told = "night 3 of the horizon: 302 new rows, of which 2 were in an earlier version (private to you"
     assert told in said([*rows[:410], *rows[:2]])
     # A version that brings none is no night.
-    assert "no night of the horizon: no row is new" in said([*rows[:2], *rows[:410]])
+    assert "not a night of the horizon: no row is new" in said([*rows[:2], *rows[:410]])
     assert "there before" not in said([*rows[:410], *rows[:2], *rows[410:]], "--json")
     assert "there before" not in caplog.text
     outside = [

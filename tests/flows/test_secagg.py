@@ -98,7 +98,7 @@ def test_thousands_of_parties_of_one_row(unitball: CommandLine, tmp_path: Path) 
     assert [party["party"] for party in report["parties"]] == [*map(str, range(parties)), "test"]
     assert {len(party["charges"]) for party in report["parties"]} == {1}
     assert f"0 and {parties - 1} others with equal spending" in " ".join(unitball("budget", "clinic").out.split())
-    unitball("train", *asked, "--replicate", 1).refused(3, "left: one more run of")
+    unitball("train", *asked, "--replicate", 1).refused(3, "remaining: one more run of")
     stored = ReleaseStore(Layout(unitball.root))
     (weights,) = [arrays["weights"] for key in stored.keys() if "weights" in (arrays := stored.read(key)[1])]
     accuracy = np.mean((rows.features @ weights[0] > 0) == (rows.labels > 0))

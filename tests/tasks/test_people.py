@@ -282,7 +282,7 @@ def test_the_owner_is_told_how_many_of_the_kept_rows_can_train(commands: Command
 
     rows = written("rows", [100] * 5)
     out = " ".join(commands("schema", "check", schema, "--path", rows).out.split())
-    assert "500 rows - all of them are in order - 40 of the 500 that are in order can train" in out
+    assert "500 rows - all rows fit the schema - 40 of the 500 that are in order can train" in out
     assert "(A null row is a private row whose person counts, and which itself does not." in out
     terms = ("--schema", schema, "--epsilon-cap", 3, "--delta-cap", 1e-4)
     answer = commands.succeeds("ingest", "visits", "--format", "csv", "--path", rows, *terms)

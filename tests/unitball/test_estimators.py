@@ -162,7 +162,7 @@ def test_an_account_is_asked_for_by_its_name(rows: tuple[Any, Any], root: Path) 
     assert abs((datetime.now(UTC) - charge.date).total_seconds()) < 3600
     assert list(report.to_frame().columns) == ["date", "name", "epsilon", "delta", "mu", "run"]
     for shown in (report._repr_html_(), repr(report)):
-        assert "left: one more run" in shown
+        assert "remaining: one more run" in shown
     assert len(repr(report).splitlines()) == 2 + len(report.charges), "a line, headings, and a line a charge"
     assert PrivateClassifier(public=True).remaining_budget() is None
     with pytest.raises(InputError, match="'nobody'"):

@@ -119,7 +119,7 @@ def test_odd_accounts_are_drawn_too() -> None:
     ]
     rows = budget_table(odd)
     assert [row["epsilon spent"] for row in rows] == ["unbounded", "0"]
-    assert [row["spent of it"] for row in rows] == ["all", "–"]
+    assert [row["share spent"] for row in rows] == ["all", "–"]
     for chosen in (odd, []):
         picture = draw_budgets(chosen)
         assert picture.startswith(b"\x89PNG")
@@ -139,7 +139,7 @@ def test_a_share_is_rounded_up() -> None:
         runs_left=None,
     )
     (line,) = budget_table([one])
-    assert line["spent of it"] == "100 %"
+    assert line["share spent"] == "100 %"
     assert line["cap"] == "1 (a soft limit; the cap is 1.5)"
 
 

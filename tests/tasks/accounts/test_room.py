@@ -159,7 +159,7 @@ def test_public_rows_have_no_cap_and_an_account_that_nothing_bounds_has_nothing_
     found = one_more_run("clinic")
     assert found is not None
     assert found.epsilon == 0.0
-    assert found.said == "left: nothing; one more run with Gaussian noise fits at no epsilon at delta 8.20312e-07"
+    assert found.said == "remaining: nothing; no epsilon allows one more run with Gaussian noise at delta 8.20312e-07"
 
 
 @pytest.mark.parametrize("limit", [0.00012345, 0.0999951, 0.1, 1.0, 1.00099, 2.6189999, 9.9995, 731.25])
@@ -193,13 +193,13 @@ def test_a_budget_says_what_is_left_first_and_the_cost_of_each_charge(commands: 
     ledger.open_account("clinic", CAP, deltas=SERIES)
     lines = commands("budget", "clinic").out.splitlines()
     assert lines[0] == "account clinic: cap ε = 3 at δ = 1e-05"
-    assert lines[1].startswith("left: one more run with Gaussian noise of epsilon up to 3.0")
+    assert lines[1].startswith("remaining: one more run with Gaussian noise of epsilon up to 3.0")
     assert "party" not in " ".join(lines), "no empty table"
     charge(gaussian(0.5, tuple(map(str, range(6)))))
     charge(request([GaussianMu(MU)], (*map(str, range(6)), "test")))
     said = " ".join(commands("budget", "clinic").out.split())
     assert "0 and 5 others with equal spending" in said
-    assert "test rows, held out" in said
+    assert "held-out test rows" in said
     assert "a run 0.5 8.20312e-06 model" in said, "each charge with its run, its own epsilon and delta"
     report = commands.succeeds("budget", "clinic")
     assert report["left"]["epsilon"] == left()
@@ -213,7 +213,7 @@ def test_the_budget_of_an_account_that_only_a_draft_has_opened(commands: Command
     commands.succeeds("schema", "draft", CLINIC, "--output", tmp_path / "wards.yaml", *drawn, *terms)
     for name in ("wards", "wards-columns"):
         said = " ".join(commands("budget", name).out.split())
-        assert "left: one more run " in said
+        assert "remaining: one more run " in said
         assert "what the columns hold 0.5 8.20312e-06 the ranges of columns" in said, "what the draft cost"
     report = commands.succeeds("budget", "wards")
     assert report["left"]["epsilon"] == pytest.approx(2.933, abs=0.02)
@@ -245,7 +245,7 @@ def test_a_budget_under_a_raised_cap_says_what_counts_as_spent(commands: Command
     with pytest.raises(OverspendError) as refusal:
         charge(gaussian(2.0))
     assert "from epsilon 3 to " in str(refusal.value), "as budget says it, and not 3.001"
-    assert "above the cap of epsilon 4, of which the cap before is 3 and what came since has delta 3.125e-07" in str(
+    assert "above the cap of epsilon 4 (the earlier cap of 3, plus later charges at delta 3.125e-07)" in str(
         refusal.value
     )
 

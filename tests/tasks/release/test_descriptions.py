@@ -390,7 +390,7 @@ CLINIC = Path("docs/examples/clinic.csv")
 def test_a_first_describe_opens_the_account_and_the_second_costs_nothing(commands: CommandLine, tmp_path: Path) -> None:
     out = commands("describe", "clinic", "--epsilon", 0.5, "--path", CLINIC, *WORDS, *CAP).out
     delta = gaussian_delta(1e-6)
-    assert f"it is epsilon 0.5 at delta {delta:g} (mu " in out
+    assert f"charged: epsilon 0.5 at delta {delta:g} (mu " in out
     assert "cap epsilon 3 at delta 1e-06, unit row, relation replace-one; spent 0.49" in out
     (charge,) = open_ledger().charges("clinic-2026")
     assert charge.plan.delta == delta
@@ -398,7 +398,7 @@ def test_a_first_describe_opens_the_account_and_the_second_costs_nothing(command
     assert isinstance(loss, GaussianMu)
     first = commands.succeeds("describe", "clinic", "--epsilon", 0.5)
     again = commands("describe", "clinic", "--epsilon", 0.5).out
-    assert f"it is epsilon 0.5 at delta {delta:g} (mu 0.1229) for a row; it was charged before" in again
+    assert f"price: epsilon 0.5 at delta {delta:g} (mu 0.1229) for a row; charged before" in again
     # All but that line and the root are the same, to the last digit.
     assert again.splitlines()[2:] == out.splitlines()[2:]
     assert first == commands.succeeds("describe", "clinic", "--epsilon", 0.5)
@@ -421,9 +421,9 @@ def test_a_plan_charges_nothing_and_what_exceeds_the_cap_is_refused(commands: Co
     commands.succeeds("ingest", "clinic", "--path", CLINIC, *WORDS, *CAP)
     plan = commands.succeeds("describe", "clinic", "--epsilon", 0.5, "--plan")
     assert (plan["rows"], plan["columns"], plan["paid"], plan["spent"]) == (4000, 6, False, 0.0)
-    assert "it would be epsilon 0.5" in commands("describe", "clinic", "--epsilon", 0.5, "--plan").out
+    assert "price: epsilon 0.5" in commands("describe", "clinic", "--epsilon", 0.5, "--plan").out
     commands("describe", "clinic", "--epsilon", 4).refused(
-        3, "cap of epsilon 3", "left: one more release of histograms of the columns of epsilon up to 3."
+        3, "cap of epsilon 3", "remaining: one more release of histograms of the columns of epsilon up to 3."
     )
     with pytest.raises(OverspendError) as refusal:
         unitball.describe("clinic", epsilon=4.0)
