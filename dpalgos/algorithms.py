@@ -501,8 +501,8 @@ def require_people(*classes: type[Algorithm]) -> None:
     for cls in classes:
         if isinstance(refused := admission(cls), Refused):
             raise ParameterError(
-                f"{cls.__name__} takes no people, whose rows count as one record: {refused}; "
-                "docs/guarantees.md says which algorithms take them"
+                f"{cls.__name__} cannot protect people (all rows of a person as one record): {refused}; "
+                "docs/guarantees.md lists the algorithms that can"
             )
 
 
@@ -526,7 +526,7 @@ def require_components(components: int, dimension: int) -> None:
     """
     if components > dimension:
         raise ParameterError(
-            f"{components} directions were asked for and rows have {dimension} features; ask for at most {dimension}"
+            f"{components} directions were requested and rows have {dimension} features; request at most {dimension}"
         )
 
 

@@ -131,7 +131,7 @@ def decoded_counts(columns: Sequence[Column], values: Floats, how: HowCounted) -
     setting, given = _setting_of(how["setting"]), how["parameters"]
     budget = loss_from_json(dict(how["budget"]))
     if not isinstance(budget, GaussianMu):
-        raise ParameterError(f"the budget of counts is {budget}; column-histograms draws Gaussian noise of a mu")
+        raise ParameterError(f"the budget of counts is {budget}; column-histograms needs a Gaussian budget (mu)")
     ends = given["label_range"]
     counts = ColumnHistograms(
         budget=budget,
@@ -273,7 +273,7 @@ class UnitNormRows(Bounded, ColumnMap):
             If a release is given.
         """
         if artefacts:
-            raise ParameterError(f"{len(artefacts)} releases are given; rows are scaled to norm 1 without any")
+            raise ParameterError(f"{len(artefacts)} releases are given; scaling to norm 1 uses none: omit them")
         return UnitRows(size=np.array([self.dimension], dtype=np.int64))
 
 
@@ -347,7 +347,7 @@ class PrincipalColumns(Bounded, ColumnMap):
         """Return what formed the moments, and the setting in which."""
         how = self.release
         if how is None:
-            raise ParameterError("release is None; say how the moments were formed (how_summed)")
+            raise ParameterError("release is None; describe how the moments were computed (how_summed)")
         parameters = {**how["parameters"], "budget": loss_from_json(dict(how["budget"]))}
         return lookup("evaluators", "second-moments")(**parameters), _setting_of(how["setting"])
 
@@ -360,7 +360,7 @@ class PrincipalColumns(Bounded, ColumnMap):
             If there is another number of releases than one, or it has other numbers than described.
         """
         if len(artefacts) != 1:
-            raise ParameterError(f"{len(artefacts)} releases are given; components are those of one release of moments")
+            raise ParameterError(f"{len(artefacts)} releases are given; give one release of moments")
         moments, setting = self.summed()
         decoded = moments.decoded(artefacts[0].values, setting)
         found = principal_components(decoded, self.components)

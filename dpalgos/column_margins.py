@@ -375,7 +375,10 @@ def share_differences(one: ColumnCounts, other: ColumnCounts) -> Margins:
         If they count other numbers.
     """
     if len(one.sums) != len(other.sums):
-        raise ParameterError(f"{len(one.sums)} numbers are counted in one version and {len(other.sums)} in the other")
+        raise ParameterError(
+            f"one version has {len(one.sums)} counts and the other {len(other.sums)}; compare versions with the same "
+            "columns and bins"
+        )
     bins = min(one.bins, other.bins)
     (mine, of_mine, known), (its, of_its, too) = (_bin_shares(each.coarser(bins)) for each in (one, other))
     half = TWO_SIDED * np.sqrt(of_mine + of_its)

@@ -56,8 +56,8 @@ class Column(Bounded):
             raise ParameterError(f"values is {self.values!r}; a category has between 1 and 2^20 declared values")
         if self.missing is not None and (self.values is not None or self.missing < 0):
             raise ParameterError(
-                f"missing is {self.missing!r}; it is the place of a feature that says of a number that its cell is "
-                "missing (a category is missing where none of its features is above ½)"
+                f"missing is {self.missing!r}; give the index of the feature that marks a missing number (a category "
+                "needs none: it is missing if none of its features exceeds ½)"
             )
 
         if not -math.inf < self.low < self.high < math.inf:
@@ -74,7 +74,7 @@ class Column(Bounded):
         if unknown := [name for name in given if name not in known]:
             raise ParameterError(f"a column has no {unknown[0]!r}; it has {', '.join(known)}")
         if "at" not in given:
-            raise ParameterError(f"a column is {dict(given)}; say at which feature it is: at")
+            raise ParameterError(f"a column is {dict(given)}; give the index of its feature: at")
         return cls(**given)  # type: ignore[arg-type]  # fields by name
 
     def to_json(self) -> dict[str, float]:
@@ -106,8 +106,8 @@ def columns_of(given: Sequence[Column | Mapping[str, float]] | None, dimension: 
     last = max((place for column in columns for place in column.features), default=-1)
     if not columns or last >= dimension:
         raise ParameterError(
-            f"{len(columns)} columns reach to feature {last}, and rows have {dimension}; describe at least one column, "
-            f"of features 0 to {dimension - 1}"
+            f"{len(columns)} columns extend to feature {last}, and rows have {dimension}; describe at least one "
+            f"column, of features 0 to {dimension - 1}"
         )
     return columns
 

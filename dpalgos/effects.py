@@ -103,9 +103,7 @@ def reference_shares(columns: Sequence[Column], counts: ColumnCounts | None) -> 
     numbers = [column for column in columns if column.is_number]
     categories = [column for column in columns if not column.is_number]
     if layout.numbers != tuple(numbers) or layout.categories != tuple(categories):
-        raise ParameterError(
-            "the counts belong to other columns than the model's; give the counts from which its map was made"
-        )
+        raise ParameterError("the counts are for different columns than the model's; give the counts that its map uses")
     medians = iter(quartiles(counts, [0.5]).values[:, 0].tolist())
     frequent = iter([float(noisy[:-1].argmax()) for noisy in counts.categories])
     return [next(medians if column.is_number else frequent) for column in columns]
@@ -130,9 +128,7 @@ def reference_row(columns: Sequence[Column], missing: Floats, counts: ColumnCoun
     row = missing.copy()
     last = max((place for column in columns for place in column.features), default=-1)
     if last >= len(row):
-        raise ParameterError(
-            f"columns reach to feature {last}, and rows have {len(row)}; give rows as they are encoded"
-        )
+        raise ParameterError(f"columns extend to feature {last}, and rows have {len(row)}; give encoded rows")
     for column, share in zip(columns, reference_shares(columns, counts), strict=True):
         if column.missing is not None:
             row[column.missing] = 0.0

@@ -48,10 +48,10 @@ class Neighbours(StrEnum):
         """
         if self is Neighbours.ADD_REMOVE_ONE:
             raise ParameterError(
-                "add-remove-one cannot be guaranteed: the number of rows is public (manifests, sizes of shards, grids, "
-                "calibration), so that any two data sets of different size are told apart (40 of 40 in an audit); "
-                "choose replace-special, one row against a null record, which needs as little noise and keeps n "
-                "public, or replace-one"
+                "add-remove-one cannot be guaranteed: the number of rows is public (manifests, sizes of shards, "
+                "grids, calibration), so an observer can distinguish two data sets of different size (40 of 40 in an "
+                "audit). Choose replace-special (one row against a null record), which needs as little noise, or "
+                "replace-one"
             )
         return self
 

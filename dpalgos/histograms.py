@@ -142,7 +142,7 @@ class ColumnCounts:
             If these are not ``bins`` times a whole number.
         """
         if bins < 1 or self.bins % bins:
-            raise ParameterError(f"bins is {bins}; of {self.bins} bins coarser ones are a power of two up to that")
+            raise ParameterError(f"bins is {bins}; give a power of two up to {self.bins}")
         step = self.bins // bins
         return replace(
             self,
@@ -202,15 +202,15 @@ def combined(releases: Sequence[ColumnCounts]) -> ColumnCounts:
         If there is none, or what they count differs.
     """
     if not releases:
-        raise ParameterError("no release is given; give at least one")
+        raise ParameterError("releases is empty; give at least one")
     first = releases[0]
     if len(releases) == 1:
         return first
     for other in releases[1:]:
         if not _alike(first, other):
             raise ParameterError(
-                "the releases count other columns, classes or rows "
-                f"({_described(first)}; {_described(other)}); combine those of the same rows and schema"
+                f"the releases count different columns, classes or rows ({_described(first)}; {_described(other)}); "
+                "combine only releases of the same rows and schema"
             )
     bins = min(one.bins for one in releases)
     coarse = [one.coarser(bins) for one in releases]

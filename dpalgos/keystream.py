@@ -85,7 +85,7 @@ class KeyStream:
     def words(self, count: int) -> NDArray[np.uint64]:
         """Return the next ``count`` uniform 64-bit words."""
         if count < 0:
-            raise ParameterError(f"{count} words were asked of a keystream; the number must be at least 0")
+            raise ParameterError(f"{count} words were requested from a keystream; request at least 0")
         out = np.zeros(count, dtype="<u8")
         if count:
             view = out.data.cast("B")

@@ -57,7 +57,7 @@ class LinearTask(Bounded):
     def check(self, setting: Setting) -> None:
         """Raise where the loss does not fit the labels, or the weights not the classes: above 1 no bound holds."""
         if setting.classes == 1 and not isinstance(self.loss, Squared):
-            raise ParameterError(f"numeric labels need the loss 'squared'; {self.loss.name!r} is for classes")
+            raise ParameterError(f"numeric labels need the loss 'squared'; {self.loss.name!r} needs classes")
         weights = self.class_weight
         if isinstance(weights, str) or not isinstance(weights, Sequence):
             raise ParameterError(
@@ -67,9 +67,7 @@ class LinearTask(Bounded):
         for weight in weights:
             Bound(0.0, open_low=True).require("class_weight", weight)
         if weights and (len(weights) != setting.classes or setting.classes < 2):
-            raise ParameterError(
-                f"class_weight has {len(weights)} numbers; give one per class, of which there are {setting.classes}"
-            )
+            raise ParameterError(f"class_weight has {len(weights)} numbers; give {setting.classes}, one per class")
         if weights and max(weights) != 1.0:
             raise ParameterError(f"class_weight is {weights}; divide all by {max(weights):g}, so that the largest is 1")
 

@@ -356,9 +356,9 @@ def make_loss(loss: str, width: float | None = None) -> ScoreLoss:
     """
     if loss not in _LOSSES:
         near = difflib.get_close_matches(loss, loss_names(), n=3, cutoff=0.4) or list(loss_names())
-        raise UnknownNameError(f"no loss is called {loss!r}; nearest: {', '.join(near)}")
+        raise UnknownNameError(f"loss {loss!r} is unknown; nearest: {', '.join(near)}")
     if width is not None and _LOSSES[loss] not in (HuberHinge, SmoothedHinge):
-        raise ParameterError(f"the loss {loss!r} has no width; omit it")
+        raise ParameterError(f"the loss {loss!r} takes no width; omit it")
     return cast(ScoreLoss, _LOSSES[loss]() if width is None else _LOSSES[loss](width=width))
 
 

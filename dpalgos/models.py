@@ -300,7 +300,7 @@ def _bounded(name: str, array: Array) -> Array:
         return array
     sizes = np.abs(array).astype(np.float64)
     if not (sizes <= _LARGEST).all():
-        raise ParameterError(f"{name} has numbers that are not finite or beyond {_LARGEST:.3g}; it is refused")
+        raise ParameterError(f"{name} holds numbers that are not finite or exceed {_LARGEST:.3g}; Unitball refuses it")
     return np.where(sizes < _SMALLEST, np.zeros((), array.dtype), array)
 
 
@@ -324,7 +324,7 @@ def require_planned(kind: str, arrays: Mapping[str, Array], planned: Artefact) -
         for each in (arrays, planned.arrays())
     )
     if (kind, actual) != (planned.kind, wanted):
-        raise ParameterError(f"it is {_described(kind, actual)}; planned is {_described(planned.kind, wanted)}")
+        raise ParameterError(f"it is {_described(kind, actual)}; the plan expects {_described(planned.kind, wanted)}")
     return opened(kind, arrays)
 
 

@@ -38,7 +38,7 @@ class Partition(Bounded, ABC):
         """
         known = np.zeros(count) if labels is None else labels
         if self.content_dependent and (labels is None or len(labels) != count):
-            raise ParameterError("this partition is made from the labels; give one label per row")
+            raise ParameterError("this partition depends on the labels; give one label per row")
         parts = self.parts(count, known)
         return {party: np.sort(np.asarray(positions, dtype=np.int64)) for party, positions in enumerate(parts)}
 
@@ -49,7 +49,7 @@ class Partition(Bounded, ABC):
 
 def _require_enough(count: int, parties: int) -> None:
     if count < parties:
-        raise ParameterError(f"{count} rows leave some of {parties} parties empty; choose at most {count} parties")
+        raise ParameterError(f"{count} rows leave some of the {parties} parties empty; choose at most {count} parties")
 
 
 @register("partitions", "even")
@@ -79,8 +79,8 @@ class Even(Partition):
         wanted = self.parties * self.rows_per_party
         if wanted > count:
             raise ParameterError(
-                f"{self.parties} parties of {self.rows_per_party} rows need {wanted} rows and there are {count}; "
-                f"ask for at most {count // self.parties} rows per party"
+                f"{self.parties} parties of {self.rows_per_party} rows need {wanted} rows, and the set has {count}; "
+                f"choose at most {count // self.parties} rows per party"
             )
         return np.split(order[:wanted], self.parties)
 
@@ -111,7 +111,9 @@ class Sized(Partition):
         """Return positions by party."""
         wanted = sum(self.sizes)
         if wanted > count:
-            raise ParameterError(f"the sizes add up to {wanted} rows and there are {count}; ask for at most {count}")
+            raise ParameterError(
+                f"the sizes add up to {wanted} rows, and the set has {count}; give sizes of at most {count} in total"
+            )
         order = np.random.default_rng(self.seed).permutation(count)
         return np.split(order[:wanted], np.cumsum(self.sizes)[:-1])
 

@@ -95,9 +95,7 @@ def lookup(kind: str, name: str) -> Any:
     except KeyError:
         near = difflib.get_close_matches(name, names(kind), n=3, cutoff=0.4) or list(names(kind))
         broken = "".join(f"; {report}" for report in _BROKEN)
-        raise UnknownNameError(
-            f"no {kind.rstrip('s')} is called {name!r}; nearest: {', '.join(near)}{broken}"
-        ) from None
+        raise UnknownNameError(f"unknown {kind.rstrip('s')} {name!r}; nearest: {', '.join(near)}{broken}") from None
 
 
 def construct(cls: type[_T], name: str, parameters: Mapping[str, object]) -> _T:
@@ -114,11 +112,13 @@ def construct(cls: type[_T], name: str, parameters: Mapping[str, object]) -> _T:
     for parameter in parameters:
         if parameter not in known:
             near = difflib.get_close_matches(parameter, sorted(known), n=3, cutoff=0.3) or sorted(known)
-            raise ParameterError(f"{name} has no parameter {parameter!r}; it has: {', '.join(near) or 'no parameters'}")
+            raise ParameterError(
+                f"{name} has no parameter {parameter!r}; its parameters: {', '.join(near) or 'no parameters'}"
+            )
     none = dataclasses.MISSING
     for field in given:
         if field.name not in parameters and field.default is none and field.default_factory is none:
-            raise ParameterError(f"{name} needs the parameter {field.name!r}, which is not given; give it")
+            raise ParameterError(f"{name} needs the parameter {field.name!r}; give it")
     return cls(**parameters)
 
 

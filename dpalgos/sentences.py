@@ -160,7 +160,7 @@ def define(code: str, text: str) -> None:
         If the code is another sentence's, or cannot be one.
     """
     if not code or quote(code, safe="") != code:
-        raise ParameterError(f"{code!r} cannot be the code of a sentence; take letters, digits and '-'")
+        raise ParameterError(f"{code!r} cannot be the code of a sentence; use letters, digits and '-'")
     if _SENTENCES.setdefault(code, text) != text:
         raise ParameterError(f"{code!r} is the code of another sentence; choose one that begins with your package")
 
@@ -183,7 +183,7 @@ def coded(code: str, **values: object) -> str:
         raise ParameterError(f"no sentence has the code {code!r}; define it in dpalgos.sentences")
     named = {name for _, name, _, _ in Formatter().parse(_SENTENCES[code]) if name is not None}
     if named != values.keys():
-        raise ParameterError(f"the sentence {code!r} names {sorted(named)}, given are {sorted(values)}")
+        raise ParameterError(f"the sentence {code!r} needs the values {sorted(named)}, and {sorted(values)} are given")
     return code + ("?" + urlencode(sorted(values.items())) if values else "")
 
 

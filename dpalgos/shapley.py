@@ -142,7 +142,7 @@ def reference_rows(
     categories = tuple(column for column in columns if not column.is_number)
     if counts.layout.numbers != numbers or counts.layout.categories != categories:
         raise ParameterError(
-            "the counts belong to other columns than the model's; give the counts of the model's table"
+            "the counts are for different columns than the model's; give the counts of the model's table"
         )
     drawn = _Drawn(counts, *({column: at for at, column in enumerate(some)} for some in (numbers, categories)))
     # A row's numbers do not depend on how many rows there are.
@@ -239,7 +239,7 @@ class Explainer:
         if len(self.reference) < 2 or not self.players:
             raise ParameterError(
                 f"{len(self.reference)} reference rows and {len(self.players)} columns are given; give at least two "
-                "rows, without which there is no standard error, and one column"
+                "rows (for a standard error) and one column"
             )
 
     @cached_property
@@ -338,9 +338,7 @@ def explainer_of(
         For another number, or counts of other columns.
     """
     if permutations < 4 or permutations % 2:
-        raise ParameterError(
-            f"permutations is {permutations}; it must be an even number of at least 4: they come in pairs"
-        )
+        raise ParameterError(f"permutations is {permutations}; it must be an even number of at least 4")
     if seed < 0:
         raise ParameterError(f"seed is {seed}; it must be at least 0")
     reference = reference_rows(players, missing, counts, permutations // 2, seed=seed)

@@ -540,7 +540,9 @@ def audit(
         under = dataclasses.replace(audited_setting, neighbours=relation)
         guarantee = algorithm.guarantee(under)
         if not guarantee.proved:
-            raise ParameterError(f"nothing is proved ({guarantee.reason}): an audit has nothing to compare with")
+            raise ParameterError(
+                f"the guarantee is not proved ({guarantee.reason}), so an audit has no epsilon to compare with"
+            )
         report = audit_algorithm(
             [(algorithm, under)],
             AuditOptions(delta=delta, trials=trials, confidence=confidence, seed=seed, effort=_EFFORT),

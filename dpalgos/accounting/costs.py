@@ -123,8 +123,8 @@ def losses_under(guarantee: Guarantee, neighbours: Neighbours) -> tuple[Loss, ..
     steps = _NEIGHBOURING_STEPS.get((guarantee.neighbours, neighbours.in_force()))
     if steps is None:
         raise ParameterError(
-            f"the guarantee is proved under {guarantee.neighbours}, and nothing is proved under {neighbours}, which "
-            f"the account keeps: choose neighbours={neighbours} for the run"
+            f"the guarantee is proved under {guarantee.neighbours}, not under {neighbours}, which the account uses: "
+            f"choose neighbours={neighbours} for the run"
         )
     return tuple(group_loss(loss, steps) for loss in guarantee.losses)
 
@@ -260,7 +260,9 @@ def allocate(
     Bound(0.0, open_low=True).require("epsilon", epsilon)
     require_delta(delta)
     if not kinds or len(kinds) != len(shares):
-        raise ParameterError(f"{len(kinds)} stages and {len(shares)} shares; give one share above 0 for each stage")
+        raise ParameterError(
+            f"there are {len(kinds)} stages and {len(shares)} shares; give one share above 0 per stage"
+        )
     if not all(math.isfinite(share) and share > 0 for share in shares):
         raise ParameterError(f"shares are {tuple(shares)!r}; each must be a finite number above 0")
     total = math.fsum(shares)

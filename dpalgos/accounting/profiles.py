@@ -48,7 +48,7 @@ def _require_delta(delta: float) -> None:
     if not SMALLEST_DELTA <= delta < 1:
         raise ParameterError(
             f"delta is {delta!r}; it must be at least {SMALLEST_DELTA:g} and below 1 (and well below 1/rows, "
-            f"or it protects no row); for delta = 0 use a pure-epsilon mechanism"
+            "otherwise it protects no row); for delta = 0 use a pure-epsilon mechanism"
         )
 
 

@@ -64,8 +64,8 @@ def require_chance(probability: float) -> None:
     """Raise ParameterError unless the probability of entering lies strictly between 0 and 1."""
     if not 0.0 < probability < 1.0:
         raise ParameterError(
-            f"the probability that a candidate enters is {probability!r}; it must lie between 0 and 1: where every "
-            "candidate enters, the best of them may cost as much as all"
+            f"the probability that a candidate enters is {probability!r}; it must lie strictly between 0 and 1, "
+            "because with 1 the best candidate can cost as much as all"
         )
 
 
@@ -203,7 +203,7 @@ def candidate_mu(epsilon: float, delta: float, candidates: int, probability: flo
         low -= 1.0
         if low < high - _LEAST:
             raise ParameterError(
-                f"epsilon {epsilon:g} and delta {delta:g} are too little for {candidates} candidates: try fewer"
+                f"epsilon {epsilon:g} and delta {delta:g} are too small for {candidates} candidates: tune fewer values"
             )
     mu = _root(short, low, high) if short(high) > 0.0 else high
     step = 1e-10

@@ -382,7 +382,7 @@ def filter_in_force(caps: Sequence[float], delta: float, reserved: float = RESER
     if not 0 < reserved < 1:
         raise ParameterError(f"the share of delta that is kept for raises is {reserved!r}; it must be between 0 and 1")
     if not caps:
-        raise ParameterError("an account without a cap has no filter; give the epsilon of its cap at opening")
+        raise ParameterError("an account without a cap has no filter; give the epsilon of the opening cap")
     earlier: list[Earlier] = []
     promised, below, changes = caps[0], 0.0, 0
     for index, cap in enumerate(caps[1:], start=1):
@@ -906,11 +906,11 @@ def _reason(admitted: bool, cap: FilterCap, before: Spent, after: Spent, costs: 
         return f"epsilon {spent_after} at delta {cap.delta:g} is spent already; give at least that"
     why = next((reason for cost in costs.values() if (reason := components(cost.losses).unproved) is not None), None)
     if why is not None:
-        return f"nothing is proved about this plan ({why}), so it fits under no cap; {so_far}"
+        return f"this plan has no proved guarantee ({why}), so no cap admits it; {so_far}"
     would = (
         f"would bring the account from epsilon {spent_before} to {spent_after} (composition: {after.filter})"
         if math.isfinite(after.epsilon)
-        else f"spends more delta than is left, and then no epsilon holds at delta {cap.delta:g} ({so_far})"
+        else f"spends more delta than remains, so that no epsilon holds at delta {cap.delta:g} ({so_far})"
     )
     return f"this plan {would}, above {limit}"
 

@@ -557,11 +557,13 @@ def likelihood_ratios(scores: Floats, members: NDArray[np.bool_]) -> Floats:
     """
     if len(scores) < _LEAST_MODELS:
         raise ParameterError(
-            f"{len(scores)} shadow models; at least {_LEAST_MODELS} are needed, and some dozens to see much"
+            f"{len(scores)} shadow models; at least {_LEAST_MODELS} are needed, and several dozen for a useful bound"
         )
     held, not_held = members.sum(axis=0), (~members).sum(axis=0)
     if min(held.min(), not_held.min()) < 3:
-        raise ParameterError("a row was held by fewer than three models, or by all but two: train more shadow models")
+        raise ParameterError(
+            "a row was in the training set of fewer than three models, or of all but two: train more shadow models"
+        )
     means = []
     for state in (members, ~members):
         # Without the model in question where it is in this state.
@@ -616,7 +618,7 @@ def guess(scores: Floats, guesses: int) -> Ints:
         How many are made, at most m.
     """
     if not 1 <= guesses <= len(scores):
-        raise ParameterError(f"{guesses} guesses of {len(scores)} coins; make between one and all")
+        raise ParameterError(f"{guesses} guesses for {len(scores)} coins; make between one and all")
     order = np.argsort(-scores, kind="stable")
     guessed = np.zeros(len(scores), dtype=np.int64)
     guessed[order[: (guesses + 1) // 2]] = 1
@@ -627,8 +629,8 @@ def guess(scores: Floats, guesses: int) -> Ints:
 def _require(correct: int, guesses: int, canaries: int) -> None:
     if not 0 <= correct <= guesses <= canaries or guesses < 1:
         raise ParameterError(
-            f"{correct} of {guesses} guesses right, of {canaries} canaries; these numbers must not decrease, and at "
-            "least one guess is made"
+            f"{correct} of {guesses} guesses are right, with {canaries} canaries; give numbers with right <= guesses "
+            "<= canaries and at least one guess"
         )
 
 

@@ -501,7 +501,7 @@ def audit_experiments(
     """
     trials, confidence, effort, delta = options.trials, options.confidence, options.effort, stated.delta
     if trials is not None and trials < 8:
-        raise ParameterError(f"trials is {trials}; an audit needs at least 8, and some hundreds to show anything")
+        raise ParameterError(f"trials is {trials}; an audit needs at least 8, and several hundred for a useful bound")
     chosen = best_pair(experiments, trials=effort.pilot_of(trials), delta=delta)
     events = examine(
         chosen, trials=trials or effort.trials(chosen), delta=delta, confidence=confidence, progress=progress

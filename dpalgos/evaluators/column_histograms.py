@@ -294,7 +294,7 @@ class ColumnHistograms(NoisySums):
         # No entry of a factor is above w, and a person's rows add no more than a record's.
         if setting.rows * self.units(setting) * self.weight * max(1.0, self.mean_weight) >= _ROOM:
             raise ParameterError(
-                f"{setting.rows} records in units of {self.units(setting)} leave 64-bit integers; declare fewer rows "
+                f"{setting.rows} records in units of {self.units(setting)} exceed 64-bit integers; declare fewer rows "
                 "per person"
             )
 

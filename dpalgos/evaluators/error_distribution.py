@@ -169,7 +169,7 @@ class ErrorDistribution(NoisySums):
         super().check(setting)
         if setting.rows * self.units(setting) * 64.0 * self.bins >= _ROOM:
             raise ParameterError(
-                f"{setting.rows} records in units of {self.units(setting)} leave 64-bit integers; declare fewer rows "
+                f"{setting.rows} records in units of {self.units(setting)} exceed 64-bit integers; declare fewer rows "
                 "per person"
             )
 

@@ -72,8 +72,8 @@ class KeySelection(ApproximateAlgorithm):
         width = self._width(setting)
         if width < 1 or self.first + self.columns * width > setting.dimension:
             raise ParameterError(
-                f"{setting.dimension} features cannot be {self.columns} columns of equal width from feature "
-                f"{self.first} on"
+                f"{setting.dimension} features cannot be divided into {self.columns} columns of equal width from "
+                f"feature {self.first} on"
             )
         self.distribution(setting)
 

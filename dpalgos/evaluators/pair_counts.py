@@ -131,8 +131,7 @@ class PairCounts(NoisySums):
         for places, shape in shapes.items():
             if math.prod(shape) < 2:
                 raise ParameterError(
-                    f"the table of places {list(places)} has one cell, which counts all rows; give it edges, or leave "
-                    "it out"
+                    f"the table of places {list(places)} has one cell, which counts all rows; give it edges, or omit it"
                 )
         if (cells := sum(map(math.prod, shapes.values()))) > MOST_CELLS:
             raise ParameterError(
@@ -140,7 +139,7 @@ class PairCounts(NoisySums):
             )
         if setting.rows * self.units(setting) >= _ROOM:
             raise ParameterError(
-                f"{setting.rows} records in units of {self.units(setting)} leave 64-bit integers; declare fewer rows "
+                f"{setting.rows} records in units of {self.units(setting)} exceed 64-bit integers; declare fewer rows "
                 "per person"
             )
 
@@ -153,7 +152,9 @@ class PairCounts(NoisySums):
         sizes = [self._cells_of(place, column) for place, column in enumerate(columns)]
         for name, given in (("edges", self.edges), ("groups", self.groups)):
             if given is not None and len(given) != len(columns):
-                raise ParameterError(f"{name} are of {len(given)} columns; give those of each of {len(columns)}")
+                raise ParameterError(
+                    f"{name} are given for {len(given)} columns; give one entry for each of {len(columns)} columns"
+                )
         sizes.append(setting.classes if setting.classes > 1 else len(self.label_edges) + 1)
         tables = self.tables
         if tables is None:
@@ -162,11 +163,10 @@ class PairCounts(NoisySums):
         last = max(max(table) for table in tables)
         if last > len(columns):
             raise ParameterError(
-                f"a table lies over place {last}; there are {len(columns)} columns, and place {len(columns)} is the "
-                "label"
+                f"a table uses place {last}; there are {len(columns)} columns, and place {len(columns)} is the label"
             )
         if last == len(columns) and setting.classes <= 1 and self.label_range is None:
-            raise ParameterError("a table lies over a numeric label whose label_range is None; give its range")
+            raise ParameterError("a table uses a numeric label and label_range is None; give its range")
         return {tuple(table): tuple(sizes[place] for place in table) for table in tables}
 
     def sensitivity(self, setting: Setting) -> float:
@@ -266,13 +266,13 @@ def _table_places(tables: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...
     """Return tables as tuples; refuse what is not one to three places in rising order, or is given twice."""
     kept = tuple(tuple(int(place) for place in table) for table in tables)
     if not kept:
-        raise ParameterError("tables are none; give at least one")
+        raise ParameterError("tables is empty; give at least one")
     for table in kept:
         rising = all(low < high for low, high in itertools.pairwise(table))
         if not 1 <= len(table) <= MOST_PLACES or table[0] < 0 or not rising:
             raise ParameterError(
-                f"a table lies over the places {list(table)}; give one to {MOST_PLACES} different places in rising "
-                "order, from 0 on"
+                f"a table uses the places {list(table)}; give one to {MOST_PLACES} different places in rising order, "
+                "from 0 on"
             )
     if twice := [table for table, times in Counter(kept).items() if times > 1]:
         raise ParameterError(f"the table of places {list(twice[0])} is given twice; give it once")

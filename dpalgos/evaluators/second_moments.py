@@ -246,7 +246,8 @@ class SecondMoments(GaussianAlgorithm):
         width = self.width(setting)
         if values.shape != (width + packed_size(width),):
             raise ParameterError(
-                f"a release has shape {values.shape}; of {width} features {width + packed_size(width)}"
+                f"a release has shape {values.shape}; for {width} features it must have {width + packed_size(width)} "
+                "numbers"
             )
         sigma = self.distribution(setting).sigma * setting.noise_factor
         units = self._scale(setting) ** 2 * max(setting.rows, 1)

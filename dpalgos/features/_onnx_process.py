@@ -24,13 +24,13 @@ _Numbers = NDArray[np.float64]
 def _positions(output: _Numbers) -> tuple[int, ...]:
     """Return the axes of the positions in an output of one row: (1, C, H, W, …) or, of a transformer, (1, T, C)."""
     if output.ndim < 3:
-        raise ValueError(f"there are no positions to pool in an output of shape {list(output.shape)}")
+        raise ValueError(f"an output of shape {list(output.shape)} has no positions to pool; omit pool")
     return (1,) if output.ndim == 3 else tuple(range(2, output.ndim))
 
 
 def _first(output: _Numbers) -> _Numbers:
     if output.ndim != 3:
-        raise ValueError(f"an output of shape {list(output.shape)} has no first token: wanted are three axes")
+        raise ValueError(f"an output of shape {list(output.shape)} has no first token; it needs three axes")
     return output[:, 0]
 
 

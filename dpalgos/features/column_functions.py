@@ -133,9 +133,11 @@ class ColumnFunctions(RowFeatures):
     def __post_init__(self) -> None:
         numbers, categories = self.described()
         if not 0 <= int(self.level[0]) < len(_NAMES) or self.tables.shape[:2] != (len(numbers), len(_OF_ONE)):
-            raise ParameterError("the arrays are not those of functions of columns; make the map again")
+            raise ParameterError("the arrays do not belong to a map by functions of columns; build the map again")
         if len(self.others) != sum(one.values or 0 for one in categories) or len(self.weights) != len(self.terms()):
-            raise ParameterError(f"{len(self.weights)} weights are given; functions of these columns have others")
+            raise ParameterError(
+                f"{len(self.weights)} weights are given, and these columns need a different number; build the map again"
+            )
 
     @property
     def dimension(self) -> int:
@@ -381,12 +383,14 @@ def column_functions(
     spread = np.zeros(0)
     if counts is None:
         if numbers:
-            raise ParameterError(f"{len(numbers)} numbers have functions by released counts; give such counts")
+            raise ParameterError(f"{len(numbers)} numeric columns need released counts; give these counts")
         tables, bins = np.zeros((0, len(_OF_ONE), 1)), 1
         others = [np.zeros(category.values or 0) for category in categories]
     else:
         if counts.layout.numbers != tuple(numbers) or counts.layout.categories != tuple(categories):
-            raise ParameterError("the counts belong to other columns than the map's; release the counts of its columns")
+            raise ParameterError(
+                "the counts are for different columns than the map's; release the counts of its columns"
+            )
         bins = counts.bins
         tables = functions_of(counts.shares_below()[: len(numbers)])
         others = counts.rare()

@@ -118,13 +118,13 @@ class ColumnGroups(PublicMap):
             if value is not None and (type(value) is not int or value < least):
                 raise ParameterError(f"{what} is {value!r}; it must be a whole number of at least {least}")
         if not all(map(math.isfinite, self.edges)) or list(self.edges) != sorted(set(self.edges)):
-            raise ParameterError(f"edges are {list(self.edges)}; they must be finite numbers that rise")
+            raise ParameterError(f"edges are {list(self.edges)}; they must be finite and increasing")
         if self.values is not None and (self.edges or self.missing is not None or self.scale is not None):
             raise ParameterError("edges, missing and scale apply to numbers, values to categories: give one of them")
         least = self.values or len(self.edges) + (1 if self.missing is None else 2)
         most = least if self.values is None else self.values + 1
         if not least <= len(self.names) <= most:
-            raise ParameterError(f"names are {len(self.names)}; there are {most} groups, one of missing values")
+            raise ParameterError(f"{len(self.names)} names are given; there are {most} groups, one for missing values")
 
     def output_dimension(self, dimension: int) -> int:
         """Return one."""
@@ -140,6 +140,6 @@ class ColumnGroups(PublicMap):
         """
         last = max(self.at + (self.values or 1) - 1, self.missing or 0, self.scale or 0)
         if last >= dimension:
-            raise ParameterError(f"column {self.column} reaches to feature {last}, and rows have {dimension}")
+            raise ParameterError(f"column {self.column} extends to feature {last}, and rows have {dimension}")
         places = [self.at, *(_NONE if one is None else one for one in (self.values, self.missing, self.scale))]
         return GroupOfRow(np.array(places), np.array(self.edges, dtype=np.float64), np.array([self.unit]))

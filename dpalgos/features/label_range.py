@@ -121,7 +121,7 @@ def label_range_of_counts(counts: ColumnCounts) -> LabelRange:
         If the counts have no numeric label.
     """
     if counts.layout.label_range is None:
-        raise ParameterError("these counts have no numeric label; labels of classes have no range")
+        raise ParameterError("these counts have class labels, which have no range; release counts with a numeric label")
     return _by_normal(counts) or LabelRange(_by_quantiles(counts), _spread_by_quantiles(counts))
 
 

@@ -158,16 +158,16 @@ class OnnxEncoder(FileMap):
         if self.resize is not None and (len(self.resize) != 2 or min(self.resize) < 1):
             raise ParameterError(f"resize is {list(self.resize)}; give height and width, each at least 1")
         if self.pool is not None and self.pool not in POOLS:
-            raise ParameterError(f"pool is {self.pool!r}; it is one of {', '.join(POOLS)}, or left out")
+            raise ParameterError(f"pool is {self.pool!r}; give one of {', '.join(POOLS)}, or omit it")
         if self.layer is not None and self.output is not None:
-            raise ParameterError("layer and output are both given: a model that is cut behind a layer has no others")
+            raise ParameterError("layer and output are both given: give one of them")
         for name, numbers in (("mean", self.mean), ("deviation", self.deviation)):
             if numbers is not None and not all(math.isfinite(number) for number in numbers):
                 raise ParameterError(f"{name} is {list(numbers)}; give finite numbers, one per channel")
         if self.deviation is not None and min(self.deviation, default=0.0) <= 0.0:
             raise ParameterError(f"deviation is {list(self.deviation)}; give numbers above 0, one per channel")
         if self.whitening and self.whiten is False:
-            raise ParameterError("whitening has parameters and whiten is false: leave one of the two out")
+            raise ParameterError("whitening has parameters and whiten is false: omit one of the two")
 
     def read(self, content: bytes, dimension: int) -> OnnxFeatures:
         """Return the map of a file for rows of ``dimension`` features, without its whitening.
@@ -194,7 +194,7 @@ class OnnxEncoder(FileMap):
         )
         row = np.random.default_rng(0).uniform(0.0, 1.0, (1, dimension))
         if not np.array_equal(features.transform(row), features.transform(row)):
-            raise ParameterError("the model gives different features for the same row: export it without randomness")
+            raise ParameterError("the model computes different features for the same row: export it without randomness")
         if self._whitens(features):
             self._whitener(features, dimension)
         return features
@@ -248,8 +248,8 @@ class OnnxEncoder(FileMap):
         made: PublicWhitening = construct(PublicWhitening, "whitening", {**defaults, **self.whitening})
         if not made.components <= size <= _MOST_WHITENED:
             raise ParameterError(
-                f"the model gives {size} features and whitening takes {made.components} to {_MOST_WHITENED}: pool "
-                "them, take another layer, set whitening's components, or whiten=false"
+                f"the model computes {size} features and whitening accepts {made.components} to {_MOST_WHITENED}: "
+                "pool them, choose another layer, set whitening's components, or give whiten=false"
             )
         return made
 
@@ -274,7 +274,7 @@ class OnnxEncoder(FileMap):
         if not fits or image[0] not in (1, wanted[0]) or (self.resize is not None and wanted[1:] != (*self.resize,)):
             raise ParameterError(
                 f"the model's input is {shown(rest)} per row and images are {shown(image)}: give resize=[height, "
-                "width] as the model takes them; only grey images are copied to several channels"
+                "width] of the model's input; only grey images can be copied to several channels"
             )
         return wanted
 
@@ -306,13 +306,13 @@ class OnnxEncoder(FileMap):
             raise ParameterError(
                 f"the model's input {put.name} is {shown(rest)} per row and rows have {dimension} features"
                 + (f"; shape={list(wanted)} does not fit both" if self.shape is not None else "")
-                + ": give features.shape where sizes are open, features.resize for images of another size, or another "
-                "model"
+                + ": give features.shape if the model's sizes are open, features.resize for images of another size, "
+                "or another model"
             )
         if self.shape is None and len(sizes) == 3 and sizes[2] == 3 and sizes[0] not in (1, 3):
             raise ParameterError(
-                f"the model's input {put.name} is {shown(rest)} per row, channels last; rows of images are stored "
-                "channel by channel: put a Transpose in front, or give features.shape if that is how these rows are"
+                f"the model's input {put.name} is {shown(rest)} per row, channels last; image rows are stored channel "
+                "by channel: prepend a Transpose to the model, or give features.shape if your rows are channels last"
             )
         return sizes
 
@@ -322,7 +322,7 @@ class OnnxEncoder(FileMap):
             return names[0]
         if self.output is None or self.output not in names:
             wrong = "several outputs" if self.output is None else f"no output {self.output!r}"
-            raise ParameterError(f"the model has {wrong}; name one by features.output: {', '.join(names[:20])}")
+            raise ParameterError(f"the model has {wrong}; choose one with features.output: {', '.join(names[:20])}")
         return self.output
 
 
@@ -337,12 +337,14 @@ def _without_batch(session: Sessions) -> tuple[int | str | None, ...]:
     put: Port = one_input(session.inputs)
     if put.kind not in TYPES:
         raise ParameterError(
-            f"the model's input {put.name} is a {put.kind}; rows are {' or '.join(TYPES)}: put a Cast in front"
+            f"the model's input {put.name} has type {put.kind}; rows are {' or '.join(TYPES)}: prepend a Cast to the "
+            "model"
         )
     batch, *rest = put.shape or (None,)
     if isinstance(batch, int) and batch != 1:
         raise ParameterError(
-            f"the model's input {put.name} takes {batch} rows at once; leave the batch axis open or export for 1"
+            f"the model's input {put.name} takes a batch of {batch} rows; export it with an open batch axis, or a "
+            "batch of 1"
         )
     return tuple(rest)
 
@@ -360,8 +362,8 @@ def _output_size(session: Sessions, name: str, dimension: int, asked: Mapping[st
     size = math.prod(ran.shape)
     if len(ran.shape) < 2 or ran.shape[0] != 1 or not 1 <= size <= _MOST_FEATURES:
         raise ParameterError(
-            f"the model's output {name} has shape {list(ran.shape)} for one row; wanted is one row of 1 to "
-            f"{_MOST_FEATURES} features: features.pool takes one number per channel"
+            f"the model's output {name} has shape {list(ran.shape)} for one row; it must be one row of 1 to "
+            f"{_MOST_FEATURES} features; features.pool reduces each channel to one number"
         )
     return size
 

@@ -98,9 +98,7 @@ class _Session:
 
     def __init__(self, content: bytes, layer: str, memory: int, *, layers: bool = False) -> None:
         if importlib.util.find_spec("onnxruntime") is None:
-            raise ParameterError(
-                "ONNX models are run by onnxruntime, which is not installed: pip install 'unitball[onnx]'"
-            )
+            raise ParameterError("ONNX models need onnxruntime, which is not installed: pip install 'unitball[onnx]'")
         self._content, self._lock = content, threading.Lock()
         self._memory = memory + 4 * len(content)
         self._bounds = {"memory": self._memory, "seconds": _SECONDS, "layer": layer, "layers": layers}
@@ -135,7 +133,7 @@ class _Session:
         if "failure" in answer:
             reason = first_line(answer["failure"])
             if "xternal data" in answer["failure"]:
-                raise ParameterError("the model keeps weights in other files (external data): save it as one file")
+                raise ParameterError("the model stores weights in other files (external data): save it as one file")
             if reason.startswith("the model has no layer"):
                 raise ParameterError(reason)
             raise ParameterError(f"onnxruntime cannot read this ONNX model: {reason}")
@@ -262,7 +260,9 @@ def listed_layers(content: bytes) -> tuple[Port, tuple[Port, ...], tuple[Port, .
         If onnxruntime or onnx is missing, or the file is no ONNX model with one input.
     """
     if importlib.util.find_spec("onnx") is None:
-        raise ParameterError("layers are read by onnx, which is not installed: pip install 'unitball[onnx]'")
+        raise ParameterError(
+            "listing layers needs the package onnx, which is not installed: pip install 'unitball[onnx]'"
+        )
     session = _Session(content, "", max(memory_limit(), _LEAST_MEMORY), layers=True)
     return one_input(session.inputs), session.outputs, session.layers
 
@@ -277,7 +277,7 @@ def one_input(inputs: Sequence[Port]) -> Port:
     """
     if len(inputs) != 1:
         names = ", ".join(each.name for each in inputs) or "none"
-        raise ParameterError(f"the model has {len(inputs)} inputs ({names}); an encoder of rows has one")
+        raise ParameterError(f"the model has {len(inputs)} inputs ({names}); an encoder must have one")
     return inputs[0]
 
 

@@ -156,7 +156,7 @@ def image_shape(dimension: int, shape: Sequence[int] | None) -> tuple[int, int, 
         if len(sizes) not in (2, 3) or min(sizes) < 1 or math.prod(sizes) != dimension:
             raise ParameterError(
                 f"shape is {list(sizes)}; rows have {dimension} features: give height and width, or channels, height "
-                "and width, with that product"
+                "and width, whose product is that number"
             )
         return (1, *sizes) if len(sizes) == 2 else (sizes[0], sizes[1], sizes[2])
     for channels in (1, 3):
@@ -275,7 +275,7 @@ class AveragePooling(ImageMap):
         basis: Floats = np.zeros((dimension, self.output_dimension(dimension)))
         basis[np.arange(dimension), block] = 1.0
         if not basis.any(axis=0).all():
-            raise ParameterError(f"size is {self.size!r}; it leaves empty blocks")
+            raise ParameterError(f"size is {self.size!r}, which leaves empty blocks; choose a smaller size")
         return Projection(basis=basis / np.sqrt(basis.sum(axis=0)))
 
 

@@ -42,7 +42,7 @@ def drawn_images(
         If no process is named.
     """
     if not processes:
-        raise ParameterError(f"processes is empty; name random processes: {', '.join(names('processes'))}")
+        raise ParameterError(f"processes is empty; give at least one of {', '.join(names('processes'))}")
     ends = [count * number // len(processes) for number in range(len(processes) + 1)]
     for name, start, end in zip(processes, ends, ends[1:], strict=False):
         process = lookup("processes", name)()

@@ -112,10 +112,10 @@ class SideBySide(ImageMap):
 
     def __post_init__(self) -> None:
         if not self.maps:
-            raise ParameterError("maps is empty; name public maps, for example scattering and dictionary")
+            raise ParameterError("maps is empty; give public maps, for example scattering and dictionary")
         if self.weights is not None and set(self.weights) != set(self.maps):
             raise ParameterError(
-                f"weights are of {', '.join(sorted(self.weights)) or 'no map'}; give one for each of "
+                f"weights are given for {', '.join(sorted(self.weights)) or 'no map'}; give one for each of "
                 f"{', '.join(sorted(self.maps))}"
             )
         for name, weight in (self.weights or {}).items():
@@ -173,5 +173,5 @@ def built_map(name: str, parameters: Mapping[str, Any]) -> PublicMap:
     """Return a registered map, built, unless it reads rows."""
     inner = AlgorithmSpec("projections", name, parameters).build()
     if not isinstance(inner, PublicMap):
-        raise ParameterError(f"features is {name!r}, which reads rows; name a public map: scattering, hog")
+        raise ParameterError(f"features is {name!r}, which reads private rows; give a public map: scattering, hog")
     return inner

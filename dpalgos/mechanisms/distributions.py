@@ -48,8 +48,8 @@ class _GaussianIntegers:
     def __post_init__(self) -> None:
         if not _MINIMUM_SIGMA <= self.sigma <= _MAXIMUM_SIGMA:
             raise ParameterError(
-                f"sigma is {self.sigma!r} grid units; it must lie between 2^-20 and 2^44: "
-                "choose a finer grid for a smaller and a coarser grid for a larger one"
+                f"sigma is {self.sigma!r} grid units; it must lie between 2^-20 and 2^44: choose a finer grid for a "
+                "smaller value, a coarser grid for a larger one"
             )
 
 
@@ -493,8 +493,8 @@ class DiscreteLaplace(PureScale):
     def __post_init__(self) -> None:
         if not _MINIMUM_SCALE <= self.scale <= _MAXIMUM_SCALE:
             raise ParameterError(
-                f"scale is {self.scale!r} grid units; it must lie between 2^-10 and 2^32: "
-                "choose a finer grid for a smaller and a coarser grid for a larger one"
+                f"scale is {self.scale!r} grid units; it must lie between 2^-10 and 2^32: choose a finer grid for a "
+                "smaller value, a coarser grid for a larger one"
             )
 
     def sample(self, count: int, stream: RandomStream) -> Ints:
@@ -608,7 +608,7 @@ class PartitionSelection:
         if not _LEAST_EPSILON <= self.epsilon <= _MOST_EPSILON:
             raise ParameterError(
                 f"epsilon for one key is {self.epsilon:g}; it must lie between {_LEAST_EPSILON:g} and "
-                f"{_MOST_EPSILON:g}: give the keys another part of the budget"
+                f"{_MOST_EPSILON:g}: change the keys' share of the budget"
             )
         if not _LEAST_DELTA <= self.delta < 1:
             raise ParameterError(f"delta for one key is {self.delta:g}; it must lie between 2^-100 and 1")
@@ -814,8 +814,8 @@ class SymmetricDiscreteGaussian(_SymmetricIntegers):
 def _require_packed(count: int, dimension: int) -> None:
     if count != packed_size(dimension):
         raise ParameterError(
-            f"{count} entries were asked of a distribution of symmetric {dimension} x {dimension} matrices; "
-            f"their packed upper triangle has {packed_size(dimension)}"
+            f"{count} entries were requested for symmetric {dimension} x {dimension} matrices; request "
+            f"{packed_size(dimension)}, the size of their packed upper triangle"
         )
 
 

@@ -187,14 +187,14 @@ class ToeplitzFactor(Bounded):
         Bounded.__post_init__(self)
         if self.nights > LONGEST:
             raise ParameterError(
-                f"nights is {self.nights}; a horizon has at most {LONGEST}: begin another one after it"
+                f"nights is {self.nights}; a horizon has at most {LONGEST} nights: start another horizon after it"
             )
         if self.bands is not None and not 1 <= self.bands <= self.nights:
             raise ParameterError(f"bands is {self.bands}; it must lie between 1 and the horizon's {self.nights} nights")
         if (self.participations - 1) * self.separation >= self.nights:
             raise ParameterError(
                 f"{self.participations} participations at least {self.separation} nights apart do not fit into "
-                f"{self.nights} nights; declare fewer"
+                f"{self.nights} nights; declare fewer participations"
             )
 
     @property
@@ -235,7 +235,7 @@ class ToeplitzFactor(Bounded):
     def decoder(self, night: int) -> Floats:
         """Return the weights (night,) of y_1 … y_night whose sum is the running sum of that night."""
         if not 1 <= night <= self.nights:
-            raise ParameterError(f"night is {night}; the horizon has the nights 1 to {self.nights}")
+            raise ParameterError(f"night is {night}; it must lie between 1 and the horizon's {self.nights} nights")
         return _decoder(self.coefficients)[:night][::-1]
 
     def amplification(self, night: int) -> float:

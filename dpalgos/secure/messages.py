@@ -36,9 +36,9 @@ class Tolerance(Bounded):
         Bounded.__post_init__(self)
         if self.unknown_shares < 1:
             raise ParameterError(
-                f"{self.parties} parties with {self.dropouts} dropouts and {self.colluders} colluders tolerated leave "
-                "no noise that the adversary does not know: parties - dropouts - max(colluders, 1) must be at least 1; "
-                "tolerate fewer dropouts or colluders, or add parties"
+                f"with {self.parties} parties, tolerating {self.dropouts} dropouts and {self.colluders} colluders "
+                "leaves no noise that is unknown to the adversary: parties - dropouts - max(colluders, 1) must be at "
+                "least 1; tolerate fewer dropouts or colluders, or add parties"
             )
 
     @property
@@ -231,7 +231,7 @@ _Parts = TypeVar("_Parts", bound=Iterable[int])
 
 def _ascending(parties: _Parts) -> _Parts:
     if list(parties) != sorted(set(parties)):
-        raise ValueError("parties must be in increasing order, each once")
+        raise ValueError("list parties in increasing order, each once")
     return parties
 
 
@@ -272,8 +272,8 @@ class Wire:
         head, adapter = _form(cls)
         if not data.startswith(head):
             raise MessageError(
-                f"a {cls.__name__} of this protocol's version belongs here; a round that another version of Unitball "
-                "began must be ended with that version, or repeated under a new identity (--replicate)"
+                f"expected a {cls.__name__} of this protocol version; finish a round with the version of Unitball "
+                "that began it, or repeat it under a new identity (--replicate)"
             )
         try:
             message = cast(Self, adapter.validate_json(data[len(head) :]))
@@ -327,8 +327,8 @@ class RoundParameters(Wire, Bounded):
             raise ParameterError("identity is empty; name the release the round belongs to")
         if self.graph is not None and self.graph.degree >= self.tolerance.quorum:
             raise ParameterError(
-                f"degree {self.graph.degree} is not below the {self.tolerance.quorum} parties that must remain; "
-                "omit the graph: with so few parties every pair shares masks"
+                f"degree {self.graph.degree} is not below the {self.tolerance.quorum} parties that must remain; omit "
+                "the graph, so that every pair shares masks"
             )
 
     @cached_property

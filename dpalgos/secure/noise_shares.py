@@ -273,7 +273,7 @@ class RadialShare(Bounded):
     def sample(self, count: int, stream: RandomStream) -> Ints:
         """Return one share; ``count`` must be the dimension, because the coordinates depend on each other."""
         if count != self.dimension:
-            raise ParameterError(f"a radial share has {self.dimension} coordinates, {count} were asked for")
+            raise ParameterError(f"a radial share has {self.dimension} coordinates; {count} were requested")
         return DiscreteGaussian(math.sqrt(self.variance(stream))).sample(count, stream)
 
     def variance(self, stream: RandomStream) -> float:
@@ -394,9 +394,9 @@ def share_distribution(distribution: object, shares: int, dimension: int) -> Noi
         If no sharing of this distribution is proved.
     """
     raise ParameterError(
-        f"no sharing of {type(distribution).__name__} noise is proved; distributions that can be shared: "
-        "RoundedGaussian, SymmetricRoundedGaussian, DiscreteGaussian, DiscreteLaplace, RoundedRadial, "
-        "SymmetricRoundedRadial, TruexGaussian"
+        f"no proof covers shared {type(distribution).__name__} noise; proved distributions: RoundedGaussian, "
+        "SymmetricRoundedGaussian, DiscreteGaussian, DiscreteLaplace, RoundedRadial, SymmetricRoundedRadial, "
+        "TruexGaussian"
     )
 
 
@@ -451,9 +451,9 @@ def _(distribution: DiscreteLaplace, shares: int, dimension: int) -> NoiseShare:
 def _(distribution: TruexGaussian, shares: int, dimension: int) -> NoiseShare:
     if shares < distribution.honest - 1:
         raise ParameterError(
-            f"the published split assumes {distribution.honest} honest parties, but only {shares} shares "
-            "unknown to the adversary are certain to be in the sum; tolerate fewer losses or colluders, or assume "
-            "fewer honest parties"
+            f"the published split assumes {distribution.honest} honest parties, but the sum is certain to contain "
+            f"only {shares} shares unknown to the adversary; tolerate fewer dropouts or colluders, or assume fewer "
+            "honest parties"
         )
     return distribution.share
 

@@ -139,7 +139,7 @@ class PartyState(Wire):
         if not 0 <= self.party < self.parameters.tolerance.parties:
             raise ParameterError(f"party is {self.party}; it must be from 0 to {self.parameters.tolerance.parties - 1}")
         if len(self.seed) != KEY:
-            raise ParameterError(f"a party's seed is {KEY} fresh random bytes")
+            raise ParameterError(f"give {KEY} fresh random bytes as a party's seed")
 
     def __repr__(self) -> str:
         return f"PartyState(party={self.party}, identity={self.parameters.identity!r})"
@@ -303,7 +303,8 @@ def mask(state: PartyState, step: int, vector: Ints) -> tuple[PartyState, Masked
         )
     if vector.dtype != np.int64 or vector.size != parameters.length:
         raise ParameterError(
-            f"a vector of {vector.size} numbers of type {vector.dtype}; this session adds {parameters.length} of int64"
+            f"a vector of {vector.size} numbers of type {vector.dtype}; this session needs {parameters.length} "
+            "numbers of type int64"
         )
     if not _has_received(state):
         raise ViolationError(None, f"asked party {state.party} for a masked vector before shares were delivered")
@@ -345,8 +346,8 @@ def unmask(state: PartyState, request: UnmaskRequest) -> tuple[PartyState, Unmas
     digest = hashlib.sha256(request.encode()).digest()
     if state.unmasked.get(step, digest) != digest:
         raise RepeatedUseError(
-            f"party {party} refuses: it has already unmasked step {step} of {parameters.identity!r} for another "
-            "survivor set; a second one would reveal single inputs. Repeat the round under a new identity"
+            f"party {party} refuses: it already unmasked step {step} of {parameters.identity!r} for another survivor "
+            "set, and a second set would reveal single inputs. Repeat the round under a new identity"
         )
     if request.count < parameters.tolerance.quorum:
         raise TooFewPartiesError("vectors were masked", request.count, parameters.tolerance.quorum)
@@ -669,8 +670,8 @@ def fix_survivors(agreement: Agreement, block: MaskedBlock, stored: SurvivorSet 
     fixed = _survivors_of(block)
     if stored is not None and stored != fixed:
         raise RepeatedUseError(
-            f"the survivors of step {block.step} of {parameters.identity!r} are fixed already; another set would "
-            "reveal single inputs. Go on with the stored set and vectors, or repeat the round under a new identity"
+            f"the survivors of step {block.step} of {parameters.identity!r} are already fixed, and another set would "
+            "reveal single inputs. Continue with the stored set and vectors, or repeat the round under a new identity"
         )
     return fixed
 
@@ -719,7 +720,10 @@ def unmask_sum(
     """
     parameters, step = agreement.parameters, survivors.step
     if _survivors_of(block) != survivors:
-        raise RepeatedUseError("the masked vectors are not those that the survivor set was fixed on")
+        raise RepeatedUseError(
+            "the masked vectors differ from those for which the survivor set was fixed; repeat the round under a new "
+            "identity"
+        )
     alive = survivors.alive
     received = _by_sender(parameters, messages, alive)
     pieces: dict[int, list[tuple[int, int]]] = {}
@@ -767,7 +771,7 @@ def _open(agreement: Agreement, owner: int, step: int, kind: int, pieces: Sequen
     if keys.commitment(session, owner, step, kind, 0, secret) != of_step(
         agreement.by_sender[owner].secrets, step, kind
     ):
-        raise ViolationError(owner, f"sent {KINDS[kind]} shares that do not give the secret it committed to")
+        raise ViolationError(owner, f"sent {KINDS[kind]} shares that do not match its commitment")
     return secret
 
 
@@ -782,7 +786,9 @@ def _remove_pair_masks(
         try:
             key = lock.decrypt(escrow_nonce(peer), locked, escrow_data(session, owner, step))
         except InvalidTag as error:
-            raise ViolationError(owner, f"locked away another key than that of its mask with party {peer}") from error
+            raise ViolationError(
+                owner, f"committed to a different key than that of its mask with party {peer}"
+            ) from error
         # The survivor added the stream if the lost party's number is the higher one.
         (subtract_stream if owner > peer else add_stream)(total, key)
 

@@ -82,9 +82,9 @@ class RecordedSum:
         before = self.record.opened(party, self._step) if self.record is not None else None
         if before is not None and not before.startswith(digest):
             raise RepeatedUseError(
-                f"party {party} has let the sum {self._step!r} of {self._identity!r} be unmasked before, and what it "
-                "contributes has changed since; a second sum would be a second release. Ask for one, with a fresh "
-                "charge, by another --replicate"
+                f"party {party} already unmasked the sum {self._step!r} of {self._identity!r}, and its contribution "
+                "has changed since. A second sum would be a second release: request one, with a new charge, by "
+                "another --replicate"
             )
 
     def fix(self, survivors: tuple[int, ...]) -> None:
@@ -97,8 +97,8 @@ class RecordedSum:
         """
         if self.record is not None and self.record.fix(self._step, survivors) != survivors:
             raise RepeatedUseError(
-                f"the survivors of {self._step!r} of {self._identity!r} were fixed before and were others; a second "
-                "sum would reveal single inputs. Repeat it under a new identity (--replicate)"
+                f"the survivors of {self._step!r} of {self._identity!r} were already fixed and differ; a second sum "
+                "would reveal single inputs. Repeat the run under a new identity (--replicate)"
             )
 
     def open(self, party: int, vector: bytes, survivors: bytes) -> None:
@@ -120,9 +120,9 @@ class RecordedSum:
         entry = vector + survivors
         if self.record is not None and self.record.open(party, self._step, entry) != entry:
             raise RepeatedUseError(
-                f"party {party} refuses: it has let {self._step!r} of {self._identity!r} be unmasked before, for "
-                "other survivors or another vector; a second sum would reveal single inputs. Repeat it under a new "
-                "identity (--replicate)"
+                f"party {party} refuses: it already unmasked {self._step!r} of {self._identity!r} for other survivors "
+                "or another vector, and a second sum would reveal single inputs. Repeat the run under a new identity "
+                "(--replicate)"
             )
 
 
@@ -254,8 +254,8 @@ class Party:
             state = self._memory.keep(Stage.ADVERTISE, fresh)
         if state.parameters != parameters:
             raise RepeatedUseError(
-                f"party {self._number} has joined this session under other parameters; repeat it under a new identity "
-                "(--replicate)"
+                f"party {self._number} joined this session under different parameters; repeat the run under a new "
+                "identity (--replicate)"
             )
         return protocol.advertise(state)
 
@@ -281,7 +281,7 @@ class Party:
     def _keep(self, stage: Stage, state: PartyState) -> None:
         if self._memory.keep(stage, state) != state:
             raise RepeatedUseError(
-                f"party {self._number} has already answered in this round with another value; a second one could "
+                f"party {self._number} already answered this round with another value, and a second value could "
                 "reveal its input. Repeat the round under a new identity (--replicate)"
             )
 

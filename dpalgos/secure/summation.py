@@ -71,7 +71,9 @@ def _next_contribution(algorithm: SumAlgorithm, rows: Rows, setting: Setting, su
     """Return a party's contribution to the step after some sums, if there is one: each sum more would be unpaid."""
     steps = algorithm.steps(setting)
     if len(sums) >= steps:
-        raise ParameterError(f"{len(sums)} sums are made; the algorithm has {steps}, and its guarantee covers no more")
+        raise ParameterError(
+            f"{len(sums)} sums are computed; the algorithm has {steps}, and its guarantee covers only these"
+        )
     return contribution_of(algorithm, state_after(algorithm, sums, setting), rows, setting)
 
 
@@ -521,7 +523,7 @@ class SecureSummation:
         shape, length = first.shape, first.size
         if step in self.survivors:
             raise ParameterError(
-                f"the sum {step!r} of {self._identity!r} has been formed; a second sum needs another name"
+                f"the sum {step!r} of {self._identity!r} is already computed; a second sum needs another identity"
             )
         share = share_distribution(distribution, self._tolerance.unknown_shares, length)
         bounds = allotments(self._sizes, share)
@@ -529,7 +531,9 @@ class SecureSummation:
         def noisy(party: int) -> Ints:
             contribution = contributions[party] if party else first
             if contribution.shape != shape:
-                raise ParameterError("contributions have different shapes; every party must send as many numbers")
+                raise ParameterError(
+                    "contributions have different shapes; all parties must send the same number of values"
+                )
             return noisy_contribution(contribution, bounds[party], share, self._noises[party], step)
 
         recorded = RecordedSum(self._record, self._identity, step)

@@ -50,7 +50,7 @@ class GroupCodes(RowFeatures):
 
     def __post_init__(self) -> None:
         if len(self.groups) != len(self.seen) or int(self.seen.max(initial=-1)) >= len(self.columns):
-            raise ParameterError("the arrays are not those of groups of columns; make the map again")
+            raise ParameterError("the arrays do not belong to groups of columns; build the map again")
 
     @property
     def dimension(self) -> int:

@@ -46,7 +46,7 @@ def systematic(stream: KeyStream, given: Ints, weights: Ints) -> Ints:
     rows = len(given)
     totals = weights.sum(axis=1)
     if rows and (int(weights.min()) < 0 or int(totals.min()) < 1 or int(totals.max()) >= 2**31):
-        raise ParameterError("a line of weights has no positive sum below 2^31; give whole numbers, not negative")
+        raise ParameterError("the sum of a row of weights is not between 1 and 2^31; give non-negative whole numbers")
     # Equal words are in order of rows.
     order = np.argsort(stream.words(rows), kind="stable")
     order = order[np.argsort(given[order], kind="stable")]
@@ -119,7 +119,7 @@ class Drawing:
 
     def __init__(self, seed: int, rows: int) -> None:
         if not 1 <= rows <= MOST_ROWS:
-            raise ParameterError(f"{rows} rows are asked for; draw 1 to {MOST_ROWS} at a time")
+            raise ParameterError(f"{rows} rows are requested; draw 1 to {MOST_ROWS} at a time")
         self.rows = rows
         self._source = KeyedNoise(public_secret(seed), _IDENTITY)
         self._asked = np.array([rows], dtype=np.int64)
@@ -145,7 +145,7 @@ class Drawing:
         while waiting:
             ready = [at for at in waiting if columns[at].parent in done]
             if not ready:
-                raise ParameterError(f"columns {waiting} are drawn after each other in a circle; give each a root")
+                raise ParameterError(f"columns {waiting} depend on each other in a cycle; give each tree a root")
             for at in ready:
                 one = columns[at]
                 given = labels * one.table.shape[1]

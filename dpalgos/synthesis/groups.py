@@ -83,7 +83,7 @@ def groups_of(columns: Sequence[Column], weights: Sequence[Ints], most: int, lea
         For fewer than two groups.
     """
     if most < 2:
-        raise ParameterError(f"most is {most}; tables of pairs need at least two groups per column")
+        raise ParameterError(f"most is {most}; give at least 2, since tables of pairs need two groups per column")
     return [
         _of_number(one, most, least, lacks=column.missing is not None)
         if column.is_number

@@ -79,8 +79,8 @@ class OfColumnCounts(Bounded, Aggregator[Statistic, Made], Generic[Made]):
         """
         if len(artefacts) != len(self.releases) + later or not self.releases:
             raise ParameterError(
-                f"{len(artefacts)} releases are given; {len(self.releases)} of histograms are described, and {later} "
-                "come after them"
+                f"{len(artefacts)} releases are given; expected: {len(self.releases)} of histograms, then {later} "
+                "others"
             )
         known = [
             decoded_counts(self.described, one.values, how) for one, how in zip(artefacts, self.releases, strict=False)

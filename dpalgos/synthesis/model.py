@@ -60,7 +60,7 @@ class Synthesis(ArrayFields):
     def __post_init__(self) -> None:
         cells = len(self.classes) * int((self.shapes[:, 0] * self.shapes[:, 1]).sum())
         if cells != len(self.tables) or len({len(self.columns), len(self.parents), len(self.shapes)}) != 1:
-            raise ParameterError("the arrays are not those of a synthesis; make it again")
+            raise ParameterError("the arrays do not belong to a synthesis; run unitball synthesise again")
 
     @classmethod
     def of(

@@ -27,7 +27,9 @@ def to_simplex(counts: Ints, total: int) -> Ints:
     Held, Wolfe, Crowder, "Validation of subgradient optimization", Mathematical Programming 6 (1974), section 2.
     """
     if not 0 <= total < 2**31 or not counts.size or int(np.abs(counts).max()) >= 2**31:
-        raise ParameterError(f"{counts.size} counts of sum {total} are asked for; give at least one, below 2^31")
+        raise ParameterError(
+            f"{counts.size} counts with sum {total} are requested; give at least one count, and a sum below 2^31"
+        )
     ordered = -np.sort(-counts, kind="stable")
     summed = np.cumsum(ordered)
     ranks = np.arange(1, len(counts) + 1)

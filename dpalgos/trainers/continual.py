@@ -56,7 +56,7 @@ def nightly_budget(budget: Loss, factor: ToeplitzFactor) -> GaussianMu:
         If the budget is not one of Gaussian noise.
     """
     if not isinstance(budget, GAUSSIAN_BUDGETS):
-        raise ParameterError(f"a horizon's noise is Gaussian and takes a mu or a rho, not {budget.kind}")
+        raise ParameterError(f"a horizon draws Gaussian noise and needs a budget of kind mu or rho, not {budget.kind}")
     return GaussianMu(total_mu(budget) / factor.norm * (1.0 - 2.0**-50))
 
 
@@ -83,21 +83,21 @@ def require_gaussian_sum(algorithm: object, setting: Setting, also: tuple[int, .
     distribution = algorithm.distribution(setting) if isinstance(algorithm, OneSum) else None
     if not (isinstance(algorithm, OneSum) and isinstance(distribution, RoundedGaussian | SymmetricRoundedGaussian)):
         raise ParameterError(
-            f"{type(algorithm).__name__} is not one sum with Gaussian noise, which a horizon releases each "
-            f"night; choose {_CHOICES}"
+            f"{type(algorithm).__name__} is not a single sum with Gaussian noise, as a horizon needs; choose {_CHOICES}"
         )
     (loss,) = algorithm.guarantee(setting).losses
     # A row adds no more than its sensitivity against a null record to any entry, and no coefficient exceeds the grid's.
     largest = setting.rows * GRID * distribution.sigma * total_mu(loss)
     if largest >= _LARGEST_SUM:
         raise ParameterError(
-            f"{setting.rows} rows over a horizon could reach {largest:.2g} grid units, and sums must stay below 2^62; "
-            "expect fewer rows, or choose a smaller --epsilon, whose grid is coarser"
+            f"sums over {setting.rows} rows of a horizon could reach {largest:.2g} grid units, and the bound is 2^62; "
+            "declare fewer --expected-rows, or choose a smaller --epsilon, which has a coarser grid"
         )
     if also is not None and algorithm.distribution(replace(setting, sizes=also)) != distribution:
         raise ParameterError(
-            f"{type(algorithm).__name__} has other noise for {sum(also)} rows than for {setting.rows}, and a horizon "
-            f"has one noise for any number of rows; choose {_CHOICES}, or expect fewer rows (--expected-rows)"
+            f"{type(algorithm).__name__} draws different noise for {sum(also)} rows than for {setting.rows}, and a "
+            f"horizon needs the same noise for any number of rows; choose {_CHOICES}, or declare fewer rows "
+            "(--expected-rows)"
         )
     return algorithm
 
@@ -301,8 +301,8 @@ class LeaderTrainer(GaussianAlgorithm, ClippedGradientTrainer):
         super().check(setting)
         if setting.classes < 2:
             raise ParameterError(
-                "follow-the-regularised-leader needs classes; numeric labels need another trainer: "
-                "sufficient-statistics, or noisy-gd with loss=squared"
+                "follow-the-regularised-leader needs classes; for numeric labels use sufficient-statistics, or "
+                "noisy-gd with loss=squared"
             )
 
 

@@ -50,8 +50,7 @@ class ClassSumTrainer(GaussianAlgorithm):
         super().check(setting)
         if setting.classes < 2:
             raise ParameterError(
-                "class means need classes; numeric labels need another trainer: sufficient-statistics, or noisy-gd "
-                "with loss=squared"
+                "class means need classes; for numeric labels use sufficient-statistics, or noisy-gd with loss=squared"
             )
 
     @abstractmethod

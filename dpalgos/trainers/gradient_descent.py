@@ -322,7 +322,7 @@ class NoisyGradientDescent(GradientSumTrainer[DescentState]):
         if self.public_start > 0 and not 2 <= setting.classes <= setting.dimension:
             raise ParameterError(
                 f"public_start is {self.public_start:g}; rows have {setting.dimension} features and {setting.classes} "
-                "classes, and the last features would be the scores of a public head, one per class: omit it"
+                "classes, too few features for the scores of a public head (one per class): omit it"
             )
 
     def initial(self, setting: Setting) -> DescentState:

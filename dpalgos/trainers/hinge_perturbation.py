@@ -153,7 +153,7 @@ class SmoOutputPerturbation(GaussianAlgorithm, HingeMinimisers):
         unit = self._unit(setting)
         if math.sqrt(2.0 * self.C * max(setting.rows, 1)) / unit > _LARGEST_WEIGHT:
             raise ParameterError(
-                f"C is {self.C!r}; with {setting.rows} rows the weights could leave the grid: choose a larger C"
+                f"C is {self.C!r}; with {setting.rows} rows the weights could exceed the grid: choose a larger C"
             )
         rounding = math.sqrt(outputs(setting.classes) * (setting.dimension + 1))
         return RoundedGaussian.calibrated(self.budget, self.sensitivity(setting) / unit + rounding)

@@ -595,7 +595,7 @@ class ConsensusAdmm(GaussianAlgorithm, Consensus):
         if max(setting.sizes, default=0) * largest / unit > _LARGEST_EXCHANGED:
             raise ParameterError(
                 f"regularisation is {self.regularisation!r} and penalty {self.penalty!r}; with parties of "
-                f"{max(setting.sizes)} rows the weights could leave the grid: choose larger ones"
+                f"{max(setting.sizes)} rows the weights could exceed the grid: choose larger values"
             )
         moved = self.sensitivity(setting) / unit + math.sqrt(weights * width)
         return RoundedGaussian.calibrated(self.budget, moved, self.iterations)

@@ -129,22 +129,22 @@ class Tuned(ApproximateAlgorithm):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not isinstance(self.grid, Mapping) or not self.grid:
-            raise ParameterError(f"grid is {self.grid!r}; name a parameter of {self.trainer} and its values")
+            raise ParameterError(f"grid is {self.grid!r}; give a parameter of {self.trainer} and its values")
         for name, values in self.grid.items():
             if isinstance(values, str | bytes) or not isinstance(values, Sequence) or not values:
                 raise ParameterError(f"the grid of {name} is {values!r}; give a list of at least one value")
             if name in self.parameters:
-                raise ParameterError(f"{name} is both given and tuned; omit one")
+                raise ParameterError(f"{name} is both fixed and tuned; omit one of the two")
         if self.count > _MOST_CANDIDATES:
             raise ParameterError(
-                f"the grid has {self.count} candidates, and may have {_MOST_CANDIDATES}: each takes a part of the "
-                "budget; tune fewer parameters, or fewer values"
+                f"the grid has {self.count} candidates, and at most {_MOST_CANDIDATES} are allowed, since each takes "
+                "a part of the budget; tune fewer parameters, or fewer values"
             )
         cls = lookup("trainers", self.trainer)
         if cls is Tuned or GaussianMu not in cls.budgets:
             known = ", ".join(_candidates())
             raise ParameterError(
-                f"{self.trainer} takes no budget of Gaussian-DP and cannot be tuned; choose of {known}"
+                f"{self.trainer} accepts no Gaussian-DP budget and cannot be tuned; choose one of {known}"
             )
         # Refuses what the trainer does not take.
         self.candidates()
@@ -196,8 +196,8 @@ class Tuned(ApproximateAlgorithm):
         delta = _selection_delta(trainings, score, self.budget.epsilon, self.count, self.chance)
         if delta > self.budget.delta:
             raise ParameterError(
-                f"the best of these candidates of {self.trainer} costs a delta of {delta:.3g}, and the budget is "
-                f"{self.budget.delta:.3g}: {self.trainer} cannot be tuned"
+                f"selecting among these candidates of {self.trainer} needs a delta of {delta:.3g}, and the budget has "
+                f"{self.budget.delta:.3g}: {self.trainer} cannot be tuned; tune fewer values"
             )
         exact = all(item.numerics is Numerics.EXACT for item in guarantees)
         assumed = dict.fromkeys(
@@ -343,7 +343,7 @@ def _part(rows: Rows, share: float, *, scoring: bool) -> ChosenRows:
     count = held_out if scoring else rows.count - held_out
     if places is None:
         if any(shares is not None for _, _, shares in itertools.islice(rows.blocks(), 1)):
-            raise ParameterError("tuned divides rows by person, and these rows name no person")
+            raise ParameterError("tuned divides rows by person, and these rows declare none")
         return ChosenRows(rows, lambda start, stop: _scoring(start, stop, share) == scoring, count)
     of_rows = _scoring(0, rows.count, share)[places]
     return ChosenRows(rows, lambda start, stop: of_rows[start:stop] == scoring, count)

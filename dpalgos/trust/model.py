@@ -174,8 +174,8 @@ class Local(NoiseOfEach):
         """Refuse a release of several parties that is no sum of what each of them sends."""
         if len(setting.sizes) > 1 and not is_sum_algorithm(algorithm):
             raise ParameterError(
-                f"{type(algorithm).__name__} reads all parties' rows together, and under trust local each party shows "
-                "only its own noisy release; choose --trust central"
+                f"{type(algorithm).__name__} reads all parties' rows together, and under trust local each party "
+                "releases only its own noisy result; choose --trust central"
             )
 
     def travels(self, algorithm: Algorithm, setting: Setting) -> bool:
@@ -247,9 +247,9 @@ class SecureAggregation(NoiseOfEach):
         if not tolerance.forces_one_survivor_set and not self.consistent_survivors:
             raise ParameterError(
                 f"with {parties} parties, {self.dropouts} dropouts and {self.colluders} colluders tolerated, a server "
-                f"that shows the parties different survivors could have two sums opened, as 2 (parties - dropouts) = "
-                f"{2 * tolerance.quorum} is not above parties + colluders = {parties + self.colluders}; tolerate fewer "
-                "dropouts or colluders, add parties, or assume that the server does not (--consistent-survivors)"
+                "that sends the parties different survivor sets could open two sums, because 2 (parties - dropouts) = "
+                f"{2 * tolerance.quorum} does not exceed parties + colluders = {parties + self.colluders}; tolerate "
+                "fewer dropouts or colluders, add parties, or assume a consistent server (--consistent-survivors)"
             )
         return tolerance
 
@@ -310,7 +310,7 @@ class SecureAggregation(NoiseOfEach):
 def _sums(algorithm: Algorithm) -> SumAlgorithm:
     if not is_sum_algorithm(algorithm):
         raise ParameterError(
-            f"{type(algorithm).__name__} reads rows in other ways than by sums, which secure aggregation needs; "
-            "choose --trust central or local"
+            f"{type(algorithm).__name__} does not consist of sums over rows, as secure aggregation needs; choose "
+            "--trust central or local"
         )
     return cast(SumAlgorithm, algorithm)

@@ -76,7 +76,7 @@ def test_the_root_is_moved_while_it_is_served(prepare_served: Callable[[Path], N
         # At once: the process that tidies is just beginning, and one that begins makes its root.
         served.root.rename(elsewhere)
         assert served.process.wait(300) == 1
-        assert f"{served.root} was moved, replaced or removed while it was served" in served.output.read_text()
+        assert f"{served.root} was moved, replaced or removed while being served" in served.output.read_text()
         wait_for("the end of all parts", lambda: not processes_of(served.root))
     assert not (served.root / "unitball.json").exists()
     # Back, since a test's serving knows one place alone.

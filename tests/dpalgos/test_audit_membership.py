@@ -73,5 +73,5 @@ def test_too_few_models_are_refused(random: np.random.Generator) -> None:
     scores, members = shadow_models(1.0, 7, 10, random)
     with pytest.raises(ParameterError, match="7 shadow"):
         likelihood_ratios(scores, members)
-    with pytest.raises(ParameterError, match=r"held.*shadow"):
+    with pytest.raises(ParameterError, match="shadow"):
         likelihood_ratios(np.zeros((8, 2)), np.zeros((8, 2), dtype=bool))

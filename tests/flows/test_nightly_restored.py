@@ -441,7 +441,7 @@ def test_an_older_ledger_is_not_shown_as_if_nothing_had_been_charged(
     for name in LEDGER:
         shutil.copy(tmp_path / "back-up" / name, current_root() / name)
     said = " ".join(commands("budget", "clinic").out.split())
-    assert "this is an older ledger, and more was spent than it says" in said
+    assert "this ledger is older than its high-water marks, and more was spent than it records" in said
     assert "spent ε = 0 of 3 at least" in said
     assert "nothing was charged yet" not in said
     assert commands("budget", "clinic", "--json").json["left"] is None
@@ -468,15 +468,15 @@ def test_the_owner_is_told_how_many_of_a_nights_rows_were_there_before(
         assert outcome.code == 0, outcome
         return " ".join(outcome.out.split())
 
-    assert "there before" not in said(rows[:10])
+    assert "in an earlier version" not in said(rows[:10])
     tonight(**GIVEN)
     assert "night 2 of the horizon: 100 new rows, none of them in an earlier version" in said(rows[:110])
     told = "night 3 of the horizon: 302 new rows, of which 2 were in an earlier version (private to you"
     assert told in said([*rows[:410], *rows[:2]])
     # A version that brings none is no night.
     assert "not a night of the horizon: no row is new" in said([*rows[:2], *rows[:410]])
-    assert "there before" not in said([*rows[:410], *rows[:2], *rows[410:]], "--json")
-    assert "there before" not in caplog.text
+    assert "in an earlier version" not in said([*rows[:410], *rows[:2], *rows[410:]], "--json")
+    assert "in an earlier version" not in caplog.text
     outside = [
         one for one in current_root().rglob("*") if one.is_file() and current_layout().private not in one.parents
     ]

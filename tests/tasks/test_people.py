@@ -299,7 +299,7 @@ def test_the_owner_is_told_how_many_of_the_kept_rows_can_train(commands: Command
     rows.write_text("\n".join(["Patient,number,other,sick", *other]) + "\n")
     shown = commands("ingest", "shown", "--public", "--format", "csv", "--path", rows, "--schema", schema)
     said = " ".join(shown.out.split())
-    assert "of people who count in another file" in said
+    assert "people who count in another file" in said
     assert "private to you" not in said
     ref = bring_in(tmp_path / "tested", visits([3, 9], first=80), test=visits([10, 2], first=82), name="tested")
     assert report_of(ref).taken == {
@@ -340,8 +340,8 @@ def test_every_number_of_people_says_what_it_weighs(tracked_root: Path, tmp_path
     run = chain_inline(config)
     result = record.fn(config, *run)
     report = run_report(config, run)
-    assert "each counts as one" in str(report.tags["unitball.metrics"])
-    assert "A probability is a share of persons" in str(report.tags["unitball.metrics"])
+    assert "each person counts as one" in str(report.tags["unitball.metrics"])
+    assert "A probability is a share of people" in str(report.tags["unitball.metrics"])
     assert "Accuracy by person" in report.note
     (line,) = TrainedModel(result=result, pipeline=None, budget=read_budget("visits")).to_frame().to_dict("records")
     assert line["metrics_weigh"] == "people"
@@ -570,4 +570,4 @@ def test_an_archive_of_what_takes_no_people_is_refuted(
         assert checks["guarantees"][0]
     else:
         assert checks["guarantees"][0] is False
-        assert "takes no people" in checks["guarantees"][1]
+        assert "cannot protect people" in checks["guarantees"][1]

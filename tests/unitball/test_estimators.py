@@ -478,7 +478,7 @@ def test_a_schema_names_the_people_of_a_data_frame(tmp_path: Path) -> None:
 
 
 def test_objective_perturbation_refuses_people(rows: tuple[Any, Any], whose: Any) -> None:
-    with pytest.raises((BudgetError, ParameterError), match="takes no people"):
+    with pytest.raises((BudgetError, ParameterError), match="people"):
         private(delta=0.0).fit(*rows, groups=whose)
 
 

@@ -311,7 +311,7 @@ def load(name: str) -> Weights:
     if digest != CHECKSUMS[name]:
         found = f"has SHA-256 {digest[:16]}…" if content else "is missing"
         raise ParameterError(
-            f"the encoder's weights {place} {found}; expected is {CHECKSUMS[name][:16]}…: install unitball again"
+            f"the encoder's weights {place} {found}; expected: {CHECKSUMS[name][:16]}…; reinstall unitball"
         )
     with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
         return Weights(**arrays)

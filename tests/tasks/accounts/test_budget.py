@@ -475,7 +475,7 @@ def test_what_is_not_proved_fits_under_no_cap_and_never_counts_as_zero() -> None
     charges = priced(planned(algorithm="non-private", epsilon=None))
     decision = AccountingPolicy().decide(History(), charges, partition="p", delta=1e-5, terms=agreed(cap=Cap(1e6, 0.1)))
     assert not decision.admitted
-    assert "nothing is proved" in decision.reason
+    assert "no proved guarantee" in decision.reason
     public = AccountingPolicy().decide(History(), charges, partition="p", delta=1e-5, terms=AccountTerms())
     assert public.admitted
     assert Guarantee.from_json(dict(charges[0].guarantee)).proved is False

@@ -482,7 +482,7 @@ def test_two_versions_side_by_side(commands: CommandLine, tmp_path: Path) -> Non
         if one["what"] == "share":
             assert one["value"] == pytest.approx(one["here"] - one["there"])
     out = commands("describe", "clinic", "--epsilon", 0.6, "--against", first).out
-    assert f"{len(measured)} differences are measured, and the margins of {len(outside)} exclude 0 (*); about" in out
+    assert f"{len(measured)} differences are measured, and the margins of {len(outside)} exclude 0 (*). If" in out
     assert len(open_ledger().charges("clinic-2026")) == 2
     frame = unitball.describe("clinic", epsilon=0.6, against=first)
     assert frame.attrs["by_chance"] == found["comparison"]["by_chance"]

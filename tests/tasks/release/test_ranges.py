@@ -323,4 +323,4 @@ def test_the_account_that_a_draft_opens_protects_people_from_the_first_charge_on
     words = ["ingest", "rows", "--format", "csv", "--path", path, "--schema", draft, "--account", "people"]
     outcome = CliRunner().invoke(app, [str(word) for word in [*words, "--root", current_layout().root]])
     assert outcome.exit_code == 0, outcome.output
-    assert "open the account with --group-size" in outcome.output, "seven alike, and two are protected"
+    assert "ingest into a new root with --group-size" in outcome.output, "seven alike, and two are protected"

@@ -176,7 +176,7 @@ def test_who_serves_a_root_sees_that_it_has_gone(layout: Layout, monkeypatch: py
         assert not there()
         making = [sys.executable, "-c", "from storage.layout import *; import sys; Layout(Path(sys.argv[1])).prepare()"]
         refused = subprocess.run([*making, str(layout.root)], capture_output=True, text=True)
-        assert "was moved, replaced or removed while it was served" in refused.stderr
+        assert "was moved, replaced or removed while being served" in refused.stderr
         with pytest.raises(StorageError, match="root was moved"):
             layout.prepare()
         assert not layout.root.exists()

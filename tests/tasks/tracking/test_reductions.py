@@ -158,7 +158,7 @@ def test_people_are_counted_and_named_as_the_unit(clinic: pd.DataFrame, called: 
     out = " ".join(called("reduce", "people", "--epsilon", 6).out.split())
     assert f"{ROWS // 2} people, 5 scaled columns, epsilon 6 at delta" in out
     assert "for a person (column who), account people" in out
-    assert "the noisy eigenvalues of" in out
+    assert "noise alone reaches a variance of" in out
 
 
 def test_what_does_not_serve_is_refused(clinic: pd.DataFrame) -> None:
