@@ -28,8 +28,8 @@ def writing(place: Path) -> Iterator[None]:
     except OSError as error:
         what = error.strerror or type(error).__name__
         raise StorageError(
-            f"cannot write {error.filename or place}: {what}; make the folder writable (and not full) "
-            "or choose another one with --root",
+            f"cannot write {error.filename or place}: {what}; make the folder writable, free some space, or choose "
+            "another one with --root",
             value=error.errno,
             way_out="--root",
         ) from error

@@ -331,7 +331,7 @@ class Catalog:
         if not registrations:
             known = ", ".join(one.name for one in self.datasets()) or "none"
             raise InputError(
-                f"there is no data set {name!r} (data sets: {known}); ingest it first", value=name, way_out="ingest"
+                f"data set {name!r} does not exist (data sets: {known}); ingest it first", value=name, way_out="ingest"
             )
         return registrations[-1]
 
@@ -355,7 +355,7 @@ class Catalog:
             known = [one for one in account_names(entries) if get_account(entries, one).private]
         nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
         meant = f"; nearest: {nearest[0]!r}" if nearest else ""
-        return f"there is no account {name!r} (private accounts: {', '.join(map(repr, known)) or 'none'}{meant})"
+        return f"account {name!r} does not exist (private accounts: {', '.join(map(repr, known)) or 'none'}{meant})"
 
     def account_of(self, name: str) -> Account:
         """Return the account that the newest version of a name spends from."""
@@ -376,9 +376,9 @@ def _require_visibility(
         raise RefusedError(
             f"data set {name!r} is registered as {other} and cannot be registered as {visibility}; "
             + (
-                "what was private stays private"
+                "private rows stay private"
                 if other is Visibility.PRIVATE
-                else "its readers may have read it already: give private rows another name"
+                else "others may have read it already: give private rows another name"
             ),
             value=visibility,
             bound=other,
@@ -408,9 +408,9 @@ def disjoint_accounts(entries: Entries, account: str) -> set[str]:
 def overlap_refusal(name: str, accounts: Sequence[str]) -> str:
     """Return why rows that are stored under other accounts are refused, and the ways out."""
     return (
-        f"rows of {name} are private rows of account {', '.join(map(repr, accounts))}, and a new name does not refill "
-        f"a budget; give --account {accounts[0]}, or declare on record that the people differ: "
-        '--disjoint-people "reason"'
+        f"rows of {name} are private rows of account {', '.join(map(repr, accounts))}, and a new name opens no new "
+        f"budget; give --account {accounts[0]}, or declare that the people differ (recorded): --disjoint-people "
+        '"reason"'
     )
 
 
@@ -426,19 +426,15 @@ def _require_account(
     moves = bool(earlier) and chosen != earlier[-1].account
     taken = find_account(entries, chosen) is not None
     if disjoint and not earlier and not overlapping and not taken:
-        raise InputError(
-            f"no rows of {name!r} are stored under another account, so that there are no other people to be "
-            f"disjoint from; omit --disjoint-people"
-        )
+        raise InputError(f"no other account holds rows of {name!r}, so --disjoint-people has no effect; omit it")
     if disjoint and (taken if moves else not overlapping):
         raise InputError(
-            f"disjoint people need a new account of their own, and {chosen!r} is not one; "
-            "name one that does not exist yet"
+            f"disjoint people need a new account, and {chosen!r} already exists; choose another account name"
         )
     if moves and not disjoint:
         raise RefusedError(
-            f"data set {name!r} spends from account {earlier[-1].account!r} and cannot move to {chosen!r}; leave the "
-            "account out, or declare that the people are disjoint"
+            f"data set {name!r} spends from account {earlier[-1].account!r} and cannot move to {chosen!r}; omit the "
+            "account, or declare disjoint people"
         )
 
 
@@ -465,18 +461,18 @@ def _require_agreement(
     require_soft_limit(cap, soft_limit)
     if cap is not None and not same_cap(account, cap, soft_limit):
         raise InputError(
-            f"account {account.name!r} exists and its cap is {account_cap(account)}; leave the cap and the soft limit "
-            f"out, or change the cap on record: unitball budget {account.name} --raise-epsilon-cap …"
+            f"account {account.name!r} exists and its cap is {account_cap(account)}; omit the cap and the soft limit, "
+            f"or change the cap (recorded): unitball budget {account.name} --raise-epsilon-cap …"
         )
     if group_size is not None and group_size != account.group_size:
         held = f"{account.group_size} rows per person" if account.unit == ROW else "people, with however many rows"
         raise InputError(
-            f"account {account.name!r} was opened for {held}, which is fixed; leave the group size {group_size} out"
+            f"account {account.name!r} was opened for {held}, which is fixed; omit the group size {group_size}"
         )
     if relation is not None and relation != account.relation:
         raise InputError(
-            f"account {account.name!r} was opened under {account.relation}, which is fixed; leave the neighbouring "
-            f"relation {relation} out, or open another account"
+            f"account {account.name!r} was opened under {account.relation}, which is fixed; omit the neighbouring "
+            f"relation {relation}, or open another account"
         )
 
 
@@ -490,9 +486,9 @@ def _require_unit(account: Account, name: str, people: People | None) -> None:
         # Nor is there a price at which its charges would become people's: they hold where the number of a person's
         # rows is known, and neighbours of people differ in it.
         raise RefusedError(
-            f"account {account.name!r} has the unit row, which is fixed: its releases reveal the number of "
-            f"rows, which no group size protects; declare no people (here: column {people.column}; in a schema "
-            f"give it the type ignore), or ingest rows that belong to no account under another account"
+            f"account {account.name!r} has the unit row, which is fixed: its releases reveal the number of rows, "
+            f"which no group size protects. Declare no people (here: column {people.column}; in a schema give it the "
+            "type ignore), or ingest rows without an account under another account"
         )
 
 
@@ -511,8 +507,8 @@ def _require_same_people(
     before = next((one.people for one in reversed(earlier) if one.account == account and one.people), people)
     if before != people:
         raise RefusedError(
-            f"the people of data set {name!r} were declared as {before} and are now {people}; declare them as before, "
-            "or give the rows another name"
+            f"the people of data set {name!r} were declared as {before} and now as {people}; repeat the first "
+            "declaration, or give the rows another name"
         )
     # What is public of somebody is in no account that is kept.
     named = people.namespace if visibility is Visibility.PRIVATE else ""
@@ -526,7 +522,7 @@ def _require_same_people(
         if other != account:
             raise RefusedError(
                 f"people of namespace {named!r} belong to account {other!r}, and {name} would be in {account!r}; give "
-                f"--account {other}, or name another namespace if these are other people's identifiers"
+                f"--account {other}, or another namespace if the identifiers belong to different people"
             )
 
 

@@ -212,13 +212,13 @@ def _serve() -> None:
 
 def _ended(place: str, kind: bytes, code: int, memory: int, seconds: int) -> EndedError:
     if kind == _DIED and code == -signal.SIGXCPU:
-        said = f"{place} takes more than {seconds} seconds to read; it is damaged, or constructed to take long"
+        said = f"{place} takes more than {seconds} seconds to read; it is damaged or built to be slow: refuse it"
         return EndedError(said, "time")
     if kind != _DIED:
         most = f"{memory // _MIB:,} MiB"
-        said = f"{place} expands to more than {most}; if that is right, allow more memory (UNITBALL_MEMORY)"
+        said = f"{place} expands to more than {most}; if this is expected, allow more memory (UNITBALL_MEMORY)"
         return EndedError(said, "memory")
-    said = f"{place} is damaged: reading it ended the process that did ({code}); fetch the file again"
+    said = f"{place} is damaged: the process that read it ended ({code}); download the file again"
     return EndedError(said, "died")
 
 

@@ -76,7 +76,7 @@ def pack_arrays(arrays: Mapping[str, NDArray[Any]]) -> bytes:
         for name in sorted(arrays):
             array = np.asarray(arrays[name])
             if array.dtype.hasobject:
-                raise StorageError(f"array {name!r} holds Python objects; a release holds numbers and text")
+                raise StorageError(f"array {name!r} holds Python objects; a release may hold only numbers and text")
             plain = np.array(array, dtype=array.dtype.newbyteorder("<"), order="C")
             data = io.BytesIO()
             np.lib.format.write_array(data, plain, version=(1, 0), allow_pickle=False)
@@ -110,7 +110,7 @@ def unpack_arrays(data: bytes, place: object) -> dict[str, NDArray[Any]]:
             if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
                 raise ValueError("an array is compressed, and Unitball never compresses one")
             if sum(entry.file_size for entry in entries) > len(data):
-                raise ValueError("its arrays claim more bytes than the file has")
+                raise ValueError("its arrays declare more bytes than the file has")
             return {entry.filename.removesuffix(".npy"): _array(archive.read(entry)) for entry in entries}
     except UNREADABLE as error:
         raise DamagedError(f"{place} is damaged or holds no arrays: {error}") from error
@@ -266,7 +266,7 @@ def as_text(place: str, value: Any, spelling: Callable[[Any], str | None] = str)
             'quotes: "no"'
         )
     if not isinstance(value, (str, int, float)):
-        raise InputError(f"{place} holds {value!r}, which YAML does not read as text; put it in quotes")
+        raise InputError(f"{place} holds {value!r}, which YAML does not parse as text; put it in quotes")
     if isinstance(value, WrittenNumber) and spelling(value.written) != spelling(value):
         raise InputError(
             f"{place} holds {value.written}, which YAML reads as the number {value!s}; put it in quotes: "
@@ -350,7 +350,7 @@ def parse_json(data: bytes | str, place: str) -> Any:
     text = data.encode(errors="surrogatepass") if isinstance(data, str) else data
     # At least as many as there are values: what stands in texts is counted, too.
     if text.count(b",") + text.count(b"[") + text.count(b"{") > _MOST_JSON_NODES:
-        raise InputError(f"{place} holds more than {_MOST_JSON_NODES:,} values, more than any document of Unitball")
+        raise InputError(f"{place} holds more than {_MOST_JSON_NODES:,} values, the limit for a document")
     try:
         return json.loads(data, object_pairs_hook=_once, parse_constant=_finite, parse_float=_finite)
     except RecursionError:
@@ -375,7 +375,7 @@ def _finite(text: str) -> float:
 
 def _require_size(size: int, most: int, place: str) -> None:
     if size > most:
-        raise InputError(f"{place} is longer than {most:,} bytes, more than any document of Unitball")
+        raise InputError(f"{place} is longer than {most:,} bytes, the limit for a document")
 
 
 # Of files as they were; whoever has written one has read its digest from it, and need not read it again.

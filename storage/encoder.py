@@ -313,8 +313,8 @@ class PictureEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # 
         width = self.declared.dimension
         if X.ndim != 2 or X.shape[1] != width:
             raise InputError(
-                f"the images have shape {X.shape}; as numbers the model takes (m, {width}): channel by channel, row "
-                "by row, in [0, 1]"
+                f"the images have shape {X.shape}; give an array (m, {width}) of numbers in [0, 1], channel by "
+                "channel, row by row"
             )
         features = np.asarray(X, dtype=np.float64)
         finite = np.asarray(np.isfinite(features).all(axis=1))
@@ -334,7 +334,7 @@ class PictureEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # 
 def _pictures_of(X: Any) -> list[Any]:
     """Return the cells of the column of images, or of a sequence of them."""
     if isinstance(X, (str, bytes)):
-        raise InputError(f"one {type(X).__name__} was given; give a list, each the bytes of an image's file")
+        raise InputError(f"a single {type(X).__name__} is given; give a list with the bytes of each image file")
     frame = find_frame(X)
     return list(X) if frame is None else frame.objects(PICTURE)
 

@@ -133,7 +133,9 @@ def require_format(place: object, found: int, reads: int, way_out: str = "use th
     """
     if found != reads:
         raise FormatVersionError(
-            f"{place} has format version {found}, this Unitball reads {reads}; {way_out}", value=found, bound=reads
+            f"{place} has format version {found}; this version of Unitball reads {reads}; {way_out}",
+            value=found,
+            bound=reads,
         )
 
 

@@ -308,8 +308,8 @@ def _load(path: Path) -> Any:
             prints = {kind: prints[kind] for kind in ("exact", "patterns")}
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
         raise StorageError(
-            f"{path} is damaged: {error}; restore it from its back-up, or remove it and: unitball doctor --clean. "
-            "What this does not rebuild, the next ingestion rebuilds"
+            f"{path} is damaged: {error}; restore it from its back-up, or remove it and run unitball doctor --clean; "
+            "the next ingestion rebuilds the rest"
         ) from error
     return prints
 
@@ -535,7 +535,7 @@ def load_columns(path: Path, key: bytes) -> tuple[_Floats, Order]:
             return arrays["sketches"], Order(np.split(arrays["prints"], np.cumsum(sizes, dtype=np.int64))[:-1], level)
     except (OSError, ValueError, InvalidTag) as error:
         raise StorageError(
-            f"{path} is damaged ({error!r}); remove it: the next ingestion rebuilds it from the rows"
+            f"{path} is damaged ({error!r}); remove it; the next ingestion rebuilds it from the rows"
         ) from error
 
 

@@ -78,7 +78,7 @@ class Frame:
                 f"it, or give the column the type ignore"
             )
         if found.rows != self.rows:
-            raise InputError(f"column {name!r} has {found.rows} cells, and the rows are {self.rows}; give each row one")
+            raise InputError(f"column {name!r} has {found.rows} cells for {self.rows} rows; give one cell per row")
         return found.array()
 
     def objects(self, name: str) -> list[Any]:
@@ -105,7 +105,7 @@ def frame_of(rows: Any) -> Frame:
     if (frame := find_frame(rows)) is not None:
         return frame
     way = "; collect() it first" if hasattr(rows, "collect") else ""
-    raise InputError(f"rows are a {type(rows).__name__}; give {TAKEN}, with the columns of the table{way}")
+    raise InputError(f"rows have the type {type(rows).__name__}; give {TAKEN}, with the columns of the table{way}")
 
 
 def number_rows(rows: Any) -> Any:
@@ -151,8 +151,8 @@ def _numbers(name: str, cells: Any) -> NDArray[np.float64]:
     if unread.any():
         row = int(np.argmax(unread))
         raise InputError(
-            f"row {row + 1}, column {name!r}: the cell is not a number; columns of texts, days and times need a "
-            "declaration: give schema=FILE"
+            f"row {row + 1}, column {name!r}: the cell is not a number; declare columns of texts, days and times: "
+            "give schema=FILE"
         )
     return found
 

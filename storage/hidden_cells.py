@@ -44,9 +44,9 @@ def cells_hidden() -> Iterator[None]:
     except Exception as error:
         if type(error).__module__.partition(".")[0] not in ("dpalgos", "storage", "tasks", "unitball"):
             raise InputError(
-                f"the rows cannot be read ({type(error).__name__}); the original message may hold a cell and is not "
-                "shown. Give a pandas, polars or Arrow frame, or an array of numbers; unitball schema check shows the "
-                "first cell that does not fit, for a file"
+                f"the rows cannot be read ({type(error).__name__}); the original message is hidden because it may "
+                "hold a cell. Give a pandas, polars or Arrow frame, or an array of numbers. For a file, unitball "
+                "schema check shows the first cell that does not fit"
             ) from None
         error.__cause__, error.__suppress_context__ = None, True
         raise

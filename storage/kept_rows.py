@@ -393,7 +393,7 @@ class _Writer:
     def write(self, block: NDArray[np.float32]) -> None:
         if block.shape[1:] != (self._body["dimension"],):
             raise StorageError(
-                f"a map returned rows of shape {block.shape[1:]}, not of {self._body['dimension']} numbers"
+                f"a map returned rows of shape {block.shape[1:]}; expected {self._body['dimension']} numbers per row"
             )
         with writing(self._path):
             self._file.write(np.ascontiguousarray(block, dtype=_NUMBER).data)

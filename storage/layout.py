@@ -49,8 +49,8 @@ def path_component(value: str, what: str) -> str:
     """
     if not _COMPONENT.fullmatch(value):
         raise InputError(
-            f"{what} {value!r} cannot be used as a name: take 1 to 100 letters, digits, '.', '_' or '-', "
-            "beginning with a letter or digit",
+            f"{what} {value!r} cannot be used as a name: use 1 to 100 letters, digits, '.', '_' or '-', beginning "
+            "with a letter or digit",
             value=value,
             bound=_COMPONENT.pattern,
         )
@@ -198,7 +198,7 @@ class Layout:
         served = named is not None and named == str(self.root.resolve())
         if served and not self.marker.exists():
             raise StorageError(
-                f"{self.root} was moved, replaced or removed while it was served, and no new root is created in its "
+                f"{self.root} was moved, replaced or removed while being served; Unitball creates no new root in its "
                 "place; serve it at its present path: unitball serve --root PATH"
             )
         with writing(self.root):
@@ -218,8 +218,8 @@ class Layout:
             write_bytes(self.marker, json.dumps(body).encode() + b"\n")
         elif wanted not in (None, marker["objects"]):
             raise InputError(
-                f"{self.root} keeps its rows and releases in {marker['objects'] or 'its own folders'}, which is "
-                f"fixed when a root is made; unset {OBJECTS_VARIABLE}, or choose a new root with --root"
+                f"{self.root} stores its rows and releases in {marker['objects'] or 'its own folders'}, which is "
+                f"fixed when the root is created; unset {OBJECTS_VARIABLE}, or choose a new root with --root"
             )
         for folder in (self.root, self.private, self.datasets, self.releases, self.results):
             sweep_once(folder)

@@ -39,8 +39,8 @@ def require_visible(place: str, text: str) -> str:
     """
     if (found := _OBEYED.search(text)) is not None:
         raise InputError(
-            f"{place} is '{visible(text)[:60]}' and holds U+{ord(found[0]):04X}; names, values and classes must "
-            "not hold control characters or overrides of writing direction: remove it"
+            f"{place} is '{visible(text)[:60]}' and holds U+{ord(found[0]):04X}; names, values and classes must not "
+            "contain control characters or overrides of writing direction: remove it"
         )
     return text
 
@@ -77,5 +77,5 @@ def require_kept(name: str, *more: str) -> None:
     if folded in (*WRITTEN, *more) or folded.startswith(SCORED):
         written = ", ".join([*WRITTEN, *more, *(f"{start}CLASS" for start in SCORED)])
         raise InputError(
-            f"column {name!r} is to be copied, and predictions use such names ({written}); rename it in the input"
+            f"column {name!r} cannot be copied, because predictions use such names ({written}); rename it in the input"
         )

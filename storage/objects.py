@@ -102,7 +102,7 @@ class ObjectStore:
             message = " ".join(str(error).split())
             raise StorageError(
                 f"the object store refuses {self.url.rstrip('/')}/{name}: {message:.200}; check its address, the "
-                "credentials in the environment and the network, and run again: nothing is charged twice"
+                "credentials in the environment and the network, and run again: no release is charged twice"
             ) from None
 
     def put(self, name: str, content: IO[bytes]) -> None:

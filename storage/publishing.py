@@ -131,8 +131,8 @@ class StagedDataset:
         if self.visibility is Visibility.PUBLIC and self.overlapping_accounts():
             # Yes or no, never how much nor whose: the share of a set of one row is whether that row is there.
             raise RefusedError(
-                f"rows of {self._body['name']} are private rows of this root: what was private cannot be registered as "
-                "public; use the private set",
+                f"rows of {self._body['name']} are private rows of this root and cannot be registered as public; use "
+                "the private set",
                 value=self.visibility,
                 bound=Visibility.PRIVATE,
             )
@@ -199,8 +199,8 @@ class StagedDataset:
         trained_on = joined.register.trained_on()
         if ("" in joined.register.files) and len(trained_on) > 1:
             raise InputError(
-                f"{self.place}: earlier versions of this data set were one file, or one file per party; "
-                f"ingest it in the same way, or under another name"
+                f"{self.place}: this version and earlier ones differ: one file, or one file per party; ingest it as "
+                "before, or under another name"
             )
         counts, parts = {"train": sum(count for _, count in trained_on)}, {}
         if TEST in joined.register.files and TEST in self._body["parts"]:

@@ -75,13 +75,13 @@ class Recoding:
         for rule in declared:
             if rule.prefix and (spelling := canonical_text(rule.code)) != rule.code:
                 raise InputError(
-                    f"{place}: no code begins with {rule.code!r}, since numbers lose a plus sign and zeros at the end "
-                    f"of their fraction (250.00 is 250); say '{spelling}{PREFIX}', or name the codes"
+                    f"{place}: no code can begin with {rule.code!r}, because numbers are stored without a plus sign "
+                    f"and trailing zeros (250.00 is 250); write '{spelling}{PREFIX}', or list the codes"
                 )
             if first is not None and len(rule.code) > first:
                 raise InputError(
-                    f"{place}: {rule.code!r} has {len(rule.code)} characters and 'first: {first}' leaves {first} of a "
-                    "cell, so that no cell can be it; shorten it, or count more characters"
+                    f"{place}: {rule.code!r} has {len(rule.code)} characters, and 'first: {first}' keeps {first} of a "
+                    "cell, so no cell can match; shorten the code, or keep more characters"
                 )
         in_order = sorted(declared, key=lambda rule: rule.code)
         for rule in declared:
@@ -93,8 +93,7 @@ class Recoding:
             begun = (one for one in in_order[first_one : first_one + 2] if one.code.startswith(rule.code))
             if (other := next((one for one in begun if one is not rule), None)) is not None:
                 raise InputError(
-                    f"{place}: {str(rule)!r} and {str(other)!r} overlap; omit one of them, or give longer beginnings "
-                    "of codes"
+                    f"{place}: {str(rule)!r} and {str(other)!r} overlap; omit one of them, or give longer prefixes"
                 )
         return cls(declared, first)
 

@@ -138,7 +138,7 @@ class ReleaseStore:
         if body["release"] != digest:
             raise StorageError(
                 f"release {key} is stored with other values (digest {body['release'][:12]}, now {digest[:12]}); a "
-                "release is never overwritten: request a new one with --replicate",
+                "release is never overwritten: request a new release with --replicate",
                 value=digest,
                 bound=body["release"],
                 way_out="--replicate",

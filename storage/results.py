@@ -57,7 +57,7 @@ def append(
         If the root cannot be written.
     """
     if table not in TABLES:
-        raise InputError(f"no table of results is called {table!r}; there are: {', '.join(TABLES)}")
+        raise InputError(f"unknown results table {table!r}; the tables are: {', '.join(TABLES)}")
     name = path_component(run or randomness.token_hex(16), "run")
     columns = list(dict.fromkeys(column for record in records for column in record))
     if not columns:
@@ -108,7 +108,8 @@ def _create_view(connection: Any, files: list[str], table: str) -> None:
         version = versions.get(path, "")
         if not version.isdigit():
             raise FormatVersionError(
-                f"{path} has format version none, this Unitball reads {FORMAT_VERSION}; remove it, to go on without it"
+                f"{path} has no format version; this version of Unitball reads {FORMAT_VERSION}. Remove it to "
+                "continue without it"
             )
         require_format(path, int(version), FORMAT_VERSION)
     connection.read_parquet(files, union_by_name=True).create_view(table)
@@ -123,7 +124,7 @@ def _require_whole(files: Sequence[str]) -> None:
                 connection.read_parquet(path).fetchall()
         except (duckdb.Error, RuntimeError) as error:
             raise DamagedError(
-                f"{path} is damaged ({_first_lines(error)}); restore it, or remove it to go on without that run"
+                f"{path} is damaged ({_first_lines(error)}); restore it, or remove it to continue without that run"
             ) from error
 
 
@@ -158,16 +159,16 @@ def _answer(
     try:
         statements = connection.extract_statements(sql)
         if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
-            raise InputError(f"a query is one SELECT statement{there}")
+            raise InputError(f"give one SELECT statement{there}")
         return _interruptible(connection, lambda: connection.sql(sql).to_arrow_table(), seconds)
     except TimeoutError:
         raise InputError(
-            f"the query took longer than {seconds:g} s and was stopped; request less, or allow more time "
+            f"the query took longer than {seconds:g} s and was stopped; select less, or allow more time "
             "(UNITBALL_SQL_SECONDS)"
         ) from None
     except duckdb.OutOfMemoryException as error:
         raise InputError(
-            f"the query needs more memory than it may use: {_first_lines(error)}; request less, or allow more memory "
+            f"the query needs more memory than it may use: {_first_lines(error)}; select less, or allow more memory "
             "(UNITBALL_MEMORY)"
         ) from error
     except duckdb.Error as error:
@@ -273,8 +274,8 @@ def query_dataset(
     """
     if ref.private:
         raise RefusedError(
-            f"data set {ref.name} is private, and SQL would read its rows outside any release; query public "
-            f"data sets, or release a statistic"
+            f"data set {ref.name} is private, and SQL would read its rows without a release; query public data sets, "
+            "or release a statistic (unitball describe)"
         )
     parts = ["train"] + (["test"] if ref.test_rows else [])
     with _database(memory) as connection:

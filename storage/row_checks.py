@@ -36,8 +36,8 @@ def finite_features(block: Block, source: Source, part: str, before: int) -> Fea
         features = block.features.astype(np.float32)
     if features.ndim != 2 or features.shape != (len(block.labels), source.dimension):
         raise InputError(
-            f"{block.place or source.place} gives {features.shape} for {len(block.labels)} rows; "
-            f"expected {source.dimension} features per row, check --dimension"
+            f"{block.place or source.place} has shape {features.shape} for {len(block.labels)} rows; expected "
+            f"{source.dimension} features per row, check --dimension"
         )
     packed = sparse.issparse(features)
     numbers = features.data if packed else features

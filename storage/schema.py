@@ -94,7 +94,7 @@ class Examined:
                 found.append(cell.as_py() if isinstance(cell, pa.Scalar) else cell)
             except (OverflowError, ValueError):
                 # A day beyond Python's calendar, or bytes that are no text.
-                found.append(f"a {cell.type} that has no text")
+                found.append(f"a {cell.type} without text")
         return str(found[0] if len(found) == 1 else tuple(found))
 
 
@@ -163,12 +163,12 @@ class Schema:
         if sum(isinstance(column, Label) for column in self.columns) != 1:
             raise InputError("a schema has exactly one column of type label")
         if len(named := [column.name for column in self.columns if isinstance(column, Person)]) > 1:
-            raise InputError(f"columns {' and '.join(named)} are both of type person; one column says whose row it is")
+            raise InputError(f"columns {' and '.join(named)} both have the type person; declare one")
         days = {column.name for column in self.columns if isinstance(column, Date) or not column.used}
         for column in self.columns:
             if isinstance(column, Days) and (unknown := [name for name in column.reads if name not in days]):
                 raise InputError(
-                    f"column {column.name} is between {unknown[0]!r}, which is not a column of type date or ignore"
+                    f"column {column.name} uses between with {unknown[0]!r}; give columns of type date or ignore"
                 )
         if not self.inputs:
             raise InputError(
@@ -183,12 +183,12 @@ class Schema:
         if self.decimal not in (".", ",") or self.decimal == self.delimiter:
             raise InputError(f"decimal is {self.decimal!r}; it must be '.' or ',' and not the delimiter")
         if any(isinstance(column, Numeric) and column.thousands == self.decimal for column in self.columns):
-            raise InputError(f"decimal is {self.decimal!r}, and so is the thousands separator; they must differ")
+            raise InputError(f"decimal and the thousands separator are both {self.decimal!r}; they must differ")
         try:
             "".encode(self.encoding)
         except (LookupError, UnicodeError):
             raise InputError(
-                f"encoding is {self.encoding!r}, which is not known; utf-8, latin-1, cp1252 and utf-16 are frequent"
+                f"encoding {self.encoding!r} is unknown; common encodings are utf-8, latin-1, cp1252 and utf-16"
             ) from None
 
     @property
@@ -516,11 +516,13 @@ class Schema:
             marked = alone and shown.strip() and not absent(examined.cells[0][row : row + 1])[0]
             what = f"{shown_cell(shown, 'the cell')} marks a missing value" if marked else "the value is missing"
             if examined.column.essential:
-                return f"{what}; fill it, or let the column say 'missing: drop'"
-            return f"{what}; fill it, or let the schema say 'missing: {{marker: …, rows: indicator, constant or drop}}'"
+                return f"{what}; fill it, or declare 'missing: drop' for the column"
+            return (
+                f"{what}; fill it, or declare 'missing: {{marker: …, rows: indicator, constant or drop}}' in the schema"
+            )
         ways = "--on-violation drop" if examined.encoded.unclippable[row] else "--on-violation clip or drop"
         return (
-            f"{shown_cell(examined.shown(row), 'the cell')} is outside the schema, which admits "
+            f"{shown_cell(examined.shown(row), 'the cell')} is outside the schema, which allows "
             f"{examined.column.bound}; correct the row or the schema, or use {ways}"
         )
 

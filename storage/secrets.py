@@ -28,7 +28,7 @@ class Secret(bytes):
         return repr(self)
 
     def __reduce_ex__(self, _protocol: object) -> NoReturn:
-        raise TypeError("a secret is not pickled: read it where it is used")
+        raise TypeError("a secret cannot be pickled: read it where it is used")
 
 
 def environment_name(party: str) -> str:
@@ -85,7 +85,7 @@ def ledger_key(path: Path, *, create: bool = False) -> Secret:
     kept = next(path.parent.glob(f"datasets/[!.]*/{FINGERPRINTS}"), None) if path.name == ROOT_KEY else None
     if not create or kept is not None:
         why = f"private rows are stored under it (in {kept.parent})" if kept else "the ledger is keyed with it"
-        raise SecretError(f"{path} is missing, and {why}; restore it from its back-up. Nothing was charged")
+        raise SecretError(f"{path} is missing, and {why}: restore it from its back-up. Nothing was charged")
     return _read_or_create(path)
 
 
@@ -96,7 +96,7 @@ def _read_or_create(path: Path) -> Secret:
     write_once(path, os.urandom(_BYTES))
     created = _read(path)
     if created is None:
-        raise SecretError(f"{path} vanished while it was being made; try again")
+        raise SecretError(f"{path} vanished during its creation; try again")
     return created
 
 

@@ -86,8 +86,8 @@ def settled(data: Mapping[str, Any], place: str, there: Sequence[str]) -> dict[s
                 what = f"the pattern {wanted!r}" if pattern else f"the name {name!r}"
                 if name in by and (pattern or by[name].startswith("the pattern")):
                     raise InputError(
-                        f"{place}, column {number}: {what} and {by[name]} both take the column {name!r}; a column has "
-                        "one declaration: list the names in place of a pattern"
+                        f"{place}, column {number}: {what} and {by[name]} both match the column {name!r}; declare a "
+                        "column once: list the names instead of a pattern"
                     )
                 by[name] = what
             names += matches
@@ -100,7 +100,7 @@ def _names(number: int, entry: Mapping[str, Any], place: str) -> list[str]:
     given, where = entry["names"], f"{place}, column {number}"
     example = 'a list of names, [metformin, insulin], or a pattern, "diag_*"'
     if "name" in entry:
-        raise InputError(f"{where} has a name, {entry['name']!r}, and names; it must have one of both")
+        raise InputError(f"{where} has a name, {entry['name']!r}, and names; give one of the two")
     if isinstance(given, str) and ANY not in given:
         raise InputError(f"{where}: names is {given!r}; it must be {example}; a single column uses name")
     names = [given] if isinstance(given, str) else given

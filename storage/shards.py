@@ -37,18 +37,19 @@ def _owners(assignment: Mapping[str, NDArray[np.int64]], rows: int, name: str, a
         if len(positions) == 0 and allow_empty:
             continue
         if len(positions) == 0:
-            raise InputError(f"party {party!r} is empty: give it at least one row, or take fewer parties")
+            raise InputError(f"party {party!r} has no rows: give it at least one, or choose fewer parties")
         if positions.min() < 0 or positions.max() >= rows:
             raise InputError(
-                f"party {party!r} is given row {int(positions.max())}, {name} has {rows} rows; ask for fewer rows"
+                f"party {party!r} is assigned row {int(positions.max())}, and {name} has {rows} rows; request fewer "
+                "rows"
             )
         taken = owners[positions]
         if (taken >= 0).any():
             other = list(assignment)[int(taken.max())]
-            raise InputError(f"parties {other!r} and {party!r} are given the same row; parties must be disjoint")
+            raise InputError(f"parties {other!r} and {party!r} are assigned the same row; parties must be disjoint")
         # Positions come in order as a rule, and there may be many: none is sorted again then.
         if not _is_increasing(positions) and len(np.unique(positions)) != len(positions):
-            raise InputError(f"party {party!r} is given a row twice; name each row once")
+            raise InputError(f"party {party!r} is assigned a row twice; list each row once")
         owners[positions] = number
     return owners
 
@@ -209,7 +210,7 @@ class _Partitioning:
         if body["positions"] != self.digests[party]:
             raise StorageError(
                 f"party {party!r} already holds other rows of {self.ref.name} under partition {self.partition}; a "
-                "partition is fixed once it is made: give the new one another name"
+                "partition is fixed once stored: give the new one another name"
             )
         return True
 

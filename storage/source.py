@@ -279,7 +279,9 @@ def settle(
     if discovered and not options.discover:
         raise undeclared(discovered, place)
     if options.dimension is not None and dimension is not None and dimension != options.dimension:
-        raise InputError(f"{place} has {dimension} features per row, {options.dimension} are declared")
+        raise InputError(
+            f"{place} has {dimension} features per row, but {options.dimension} are declared; correct --dimension"
+        )
     size = options.dimension if options.dimension is not None else dimension
     if not size:
         raise InputError(f"{place} has no features; declare --dimension")
@@ -290,8 +292,8 @@ def settle(
         classes = sorted(classes, key=float)
     if len(classes) > 1000:
         raise InputError(
-            f"{place} has {len(classes)} different labels, more than the 1000 taken for classes; "
-            "declare --classes, or --label-range for numeric labels"
+            f"{place} has {len(classes)} different labels, above the limit of 1000 undeclared classes; declare "
+            "--classes, or --label-range for numeric labels"
         )
     return size, tuple(classes), discovered
 
@@ -316,8 +318,8 @@ def confirm(
         declared = getattr(options, name)
         if declared is not None and declared != value:
             raise InputError(
-                f"{place} has {name.replace('_', ' ')} {value}, declared is {declared}; omit the declaration or "
-                "correct it"
+                f"{place} has {name.replace('_', ' ')} {value}, but {declared} is declared; correct or omit the "
+                "declaration"
             )
 
 
@@ -326,8 +328,8 @@ def undeclared(names: Iterable[str], place: str) -> RefusedError:
     ways = {"dimension": "--dimension", "classes": "--classes (or --label-range)", "pixels": "--pixels"}
     missing = sorted(names)
     return RefusedError(
-        f"{place} is private and its {' and '.join(missing)} would be learnt from the rows; "
-        f"declare {' and '.join(ways[name] for name in missing)}",
+        f"{place} is private, and its {' and '.join(missing)} must not be learnt from the rows; declare "
+        f"{' and '.join(ways[name] for name in missing)}",
         value=tuple(missing),
         bound="declared",
         way_out=ways[missing[0]].split()[0],
@@ -361,7 +363,7 @@ def concatenate(sources: Mapping[str, Source]) -> Source:
         If they differ, a party's name cannot be one, or, while reading, one of them is empty.
     """
     if not sources:
-        raise InputError("no party was given; give each as NAME=PATH")
+        raise InputError("no party is given; give each party as NAME=PATH")
     first_name, first = next(iter(sources.items()))
     tests: list[Iterable[Block]] = []
     tallies: dict[str, Tally] = {}
@@ -373,13 +375,15 @@ def concatenate(sources: Mapping[str, Source]) -> Source:
             if ours != theirs:
                 raise InputError(
                     f"parties {first_name!r} and {name!r} differ in {what.replace('_', ' ')}: {ours} and {theirs}; "
-                    "declare one for all"
+                    "declare one value for all"
                 )
         if first.table != source.table and "pictures" in (first.table or {}):
-            raise InputError(f"parties {first_name!r} and {name!r} differ in what a pixel is; declare it with --pixels")
+            raise InputError(
+                f"parties {first_name!r} and {name!r} have different pixel types; declare one with --pixels"
+            )
         if first.table != source.table:
             raise InputError(
-                f"parties {first_name!r} and {name!r} differ in the columns that the schema's patterns take; list the "
+                f"the schema's patterns match different columns for parties {first_name!r} and {name!r}; list the "
                 "names, or give all files the same columns"
             )
         counted = dict(source.tallies)
@@ -452,7 +456,7 @@ def read_source(format_name: str, path: str | Path, options: ReadOptions | None 
     _discover()
     if format_name not in _READERS:
         near = difflib.get_close_matches(format_name, _READERS, n=3, cutoff=0.4) or sorted(_READERS)
-        raise InputError(f"no format is called {format_name!r}; nearest: {', '.join(near)}")
+        raise InputError(f"format {format_name!r} is unknown; nearest: {', '.join(near)}")
     read, takes = _READERS[format_name]
     options = options or ReadOptions()
     plain: Any = ReadOptions()
@@ -469,8 +473,8 @@ def read_source(format_name: str, path: str | Path, options: ReadOptions | None 
         return source
     if source.image_shape is not None:
         raise InputError(
-            f"the image shape is declared {list(options.image_shape or ())} and {source.place} says "
-            f"{list(source.image_shape)}; omit it"
+            f"the image shape is declared as {list(options.image_shape or ())}, and {source.place} has "
+            f"{list(source.image_shape)}; omit the declaration"
         )
     return replace(source, image_shape=options.image_shape)
 
@@ -531,7 +535,7 @@ class _WaysOut:
 
 _PREDICTED = _WaysOut(
     missing="check --input",
-    too_large="unpack it first, or split it",
+    too_large="decompress it first, or split it",
     undeclared="convert the file to UTF-8",
     encoding="convert the file to this one",
 )
@@ -608,9 +612,13 @@ def require_text(path: Path) -> None:
         first = file.read(4)
     for mark, (kind, ending) in _PACKED.items():
         if first.startswith(mark):
-            way = f"name it {path.name}{ending}, and it is unpacked while it is read" if ending else "unpack it first"
+            way = (
+                f"rename it to {path.name}{ending}, and Unitball decompresses it while reading"
+                if ending
+                else "decompress it first"
+            )
             way = way if ending else f"{way}; save a spreadsheet as CSV"
-            raise InputError(f"{path} is packed with {kind}, without the ending of such files: {way}")
+            raise InputError(f"{path} is compressed with {kind} but lacks its file ending: {way}")
 
 
 def open_text(path: Path, encoding: str) -> IO[bytes]:
@@ -709,8 +717,8 @@ def count_lines(text: bytes) -> int:
 def lone_return(path: Path, number: int) -> InputError:
     """Return the refusal of a carriage return that ends a line without a newline after it."""
     return InputError(
-        f"{path}, line {number}: a carriage return alone ends a line (an old Mac format); convert the file's line ends "
-        "to newlines (in CSV a quoted cell may hold it)"
+        f"{path}, line {number}: a line ends with a single carriage return (an old Mac format); convert line ends to "
+        "newlines (a quoted CSV cell may contain one)"
     )
 
 
@@ -730,9 +738,9 @@ def reading(place: str | Path) -> Iterator[None]:
     except UnicodeError as error:
         raise InputError(f"{place} is not in the declared encoding: {error}; {_ways.get().encoding}") from error
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise InputError(f"{place} is truncated or damaged: {error}; fetch the file again") from error
+        raise InputError(f"{place} is truncated or damaged: {error}; download the file again") from error
     except OSError as error:
-        raise InputError(f"cannot read {place}: {error.strerror or error}; fetch the file again") from error
+        raise InputError(f"cannot read {place}: {error.strerror or error}; download the file again") from error
 
 
 def open_binary(path: Path) -> IO[bytes]:

@@ -169,8 +169,7 @@ def _stage_part(
         writer.write(row_format.encode(features, labels))
         if writer.rows > most_rows():
             raise InputError(
-                f"{source.place} holds more than {most_rows()} {part} rows; if that is right, allow them with "
-                "--max-rows"
+                f"{source.place} holds more than {most_rows()} {part} rows; if this is expected, give --max-rows"
             )
         if origins and origins[-1][0] == block.origin:
             origins[-1] = (block.origin, origins[-1][1] + len(labels))

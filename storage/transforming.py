@@ -114,7 +114,7 @@ def transform_dataset(
 
 def _mapped(rows: NDArray[np.float64], shape: tuple[int, int], name: str, unit_ball: bool) -> NDArray[np.float32]:
     if rows.shape != shape:
-        raise StorageError(f"the row map {name!r} gives an array of shape {rows.shape}, expected {shape}")
+        raise StorageError(f"the row map {name!r} returns an array of shape {rows.shape}; expected {shape}")
     if unit_ball:
         return into_unit_ball(rows)
     with np.errstate(over="ignore", invalid="ignore"):

@@ -51,7 +51,7 @@ class Boolean(Column):
             values = declared_texts(where, declared)
             if len(values) != 2:
                 raise InputError(
-                    f"{place}: values are {list(values)}; declare two, what means no first, or what each code means: "
+                    f"{place}: values are {list(values)}; declare two values, no first, or the meaning of each code: "
                     '{"No": false, "Up": true, "Down": true}'
                 )
             return cls(name, Recoding.of(where, values, _FLAGS, None, named=False), missing)

@@ -58,9 +58,7 @@ class Date(Column):
         bounds = declaration.get("range")
         ends = [day_of(str(value)) for value in bounds] if isinstance(bounds, list) else []
         if len(ends) != 2 or ends[0] is None or ends[1] is None or not ends[0] < ends[1]:
-            raise InputError(
-                f"{place}: range is {bounds!r}; it must be two days, the first one first: [2020-01-01, 2026-12-31]"
-            )
+            raise InputError(f"{place}: range is {bounds!r}; it must be two days in order: [2020-01-01, 2026-12-31]")
         parts = declaration.get("parts", ["days"])
         if not isinstance(parts, list) or not parts or not set(map(str, parts)) <= set(_PARTS):
             raise InputError(f"{place}: parts are {parts!r}; they must be some of {', '.join(_PARTS)}")
@@ -68,9 +66,9 @@ class Date(Column):
         formats = _formats(declaration, place)
         if ends[1].year - ends[0].year >= _CENTURY and (short := next(filter(two_digit_year, formats), None)):
             raise InputError(
-                f"{place}: format is {short!r}, whose years have two digits, and the range {ends[0]} to {ends[1]} "
-                f"admits two centuries for {ends[0].year % _CENTURY:02d}; declare a range of fewer than {_CENTURY} "
-                "years, or write years with four digits (%Y)"
+                f"{place}: format is {short!r}with two-digit years, which are ambiguous in the range {ends[0]} to "
+                f"{ends[1]} (for {ends[0].year % _CENTURY:02d}); declare a range of fewer than {_CENTURY} years, or "
+                "write years with four digits (%Y)"
             )
         return cls(name, (ends[0], ends[1]), ordered, formats, missing)
 
@@ -179,8 +177,8 @@ class Days(Numeric):
         formats = _formats(declaration, place)
         if short := next(filter(two_digit_year, formats), None):
             raise InputError(
-                f"{place}: format is {short!r}, whose years have two digits, and a range of days does not tell the "
-                "century; write years with four digits (%Y)"
+                f"{place}: format is {short!r}with two-digit years, which leave the century open; write years with "
+                "four digits (%Y)"
             )
         scaled = cls.of_range(name, missing, declaration, place)
         return cls(

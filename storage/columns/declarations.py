@@ -55,7 +55,7 @@ def declared_texts(place: str, values: Any) -> tuple[str, ...]:
         text = canonical_text(value)
         if text is None:
             raise InputError(
-                f"{place} holds {value!r}: a float from 2^53 on does not determine a whole number; write its digits"
+                f"{place} holds {value!r}: a float of 2^53 or more does not identify a whole number; write its digits"
             )
         texts.append(require_visible(f"{place}: a value", text))
     if twice := named_twice(texts):
@@ -70,8 +70,8 @@ def declared_codes(place: str, key: str, declaration: Mapping[str, Any]) -> Reco
     items = items_of(declared)
     if not declared or not (items or isinstance(declared, list)):
         raise InputError(
-            f"{where} is {declared!r}; it must be a list of at least one value, or a mapping of codes to what they "
-            'mean: {"1": north, "2": south}'
+            f"{where} is {declared!r}; it must be a list of at least one value, or a mapping of codes to meanings: "
+            '{"1": north, "2": south}'
         )
     if items is None:
         written = declared_texts(where, declared)

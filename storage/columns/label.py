@@ -50,14 +50,16 @@ class Label(Column):
     def parse(cls, name: str, missing: MissingRows | None, declaration: Mapping[str, Any], place: str) -> Label:
         """Return the declared column."""
         if missing is not None and missing.keeps:
-            raise InputError(f"{place}: missing is {missing}; a row without a label can only be refused or dropped")
+            raise InputError(
+                f"{place}: missing is {missing}; give refuse or drop, the only rules for a row without a label"
+            )
         if ("classes" in declaration) == ("range" in declaration):
             raise InputError(f"{place} must have either classes or a range")
         if "range" in declaration:
             if "positive" in declaration:
-                raise InputError(f"{place}: positive names a class, and a number has none; omit it")
+                raise InputError(f"{place}: positive applies to classes, and this label is numeric; omit it")
             if "first" in declaration:
-                raise InputError(f"{place}: first counts characters of classes, and a number has none; omit it")
+                raise InputError(f"{place}: first applies to classes, and this label is numeric; omit it")
             return cls(name, range=declared_range(f"{place}: range", declaration["range"]), missing=missing)
         recoding = declared_codes(place, "classes", declaration)
         if len(recoding.values) < 2:
@@ -66,8 +68,8 @@ class Label(Column):
         positive = canonical_text(as_text(f"{place}: positive", declaration.get("positive", ""), canonical_text)) or ""
         if positive and (len(recoding.values) != 2 or positive not in recoding.values):
             raise InputError(
-                f"{place}: positive is {positive!r}; it must be one of two classes, and here are "
-                f"{shown(recoding.values)}; omit it otherwise"
+                f"{place}: positive is {positive!r}; it must be one of two classes, and the classes are "
+                f"{shown(recoding.values)}; correct or omit it"
             )
         return cls(name, recoding.values, suffix=suffix, missing=missing, recoding=recoding, positive=positive)
 

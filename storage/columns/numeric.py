@@ -174,7 +174,7 @@ class Ordered(Column):
     def parse(cls, name: str, missing: MissingRows | None, declaration: Mapping[str, Any], place: str) -> Ordered:
         """Return the declared column."""
         if beside := [key for key in Numeric.keys if key in declaration and key != "ordered"]:
-            raise InputError(f"{place} has ordered and {beside[0]}; ordered values have no {beside[0]}; remove one")
+            raise InputError(f"{place} has ordered and {beside[0]}, which exclude each other; remove one")
         values = declared_texts(f"{place}: ordered", declaration["ordered"])
         if len(values) < 2:
             raise InputError(f"{place}: ordered is {list(values)}; declare at least two values, from low to high")

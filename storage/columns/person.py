@@ -33,7 +33,9 @@ class Person(Column):
     def parse(cls, name: str, missing: MissingRows | None, declaration: Mapping[str, Any], place: str) -> Person:
         """Return the declared column."""
         if missing is not None and missing.keeps:
-            raise InputError(f"{place}: missing is {missing}; a row without a person can only be refused or dropped")
+            raise InputError(
+                f"{place}: missing is {missing}; give refuse or drop, the only rules for a row without a person"
+            )
         namespace = declaration.get("namespace", "")
         if not isinstance(namespace, str):
             raise InputError(f"{place}: namespace is {namespace!r}; it must be text, such as hospital-mrn")

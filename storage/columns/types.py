@@ -37,7 +37,7 @@ def parse_column(number: int, declaration: Any, place: str) -> Column:
     """
     declared = declaration.get("name") if isinstance(declaration, dict) else None
     if declared is None:
-        raise InputError(f"{place}, column {number}: each column is a mapping with a name and a type")
+        raise InputError(f"{place}, column {number}: a column must be a mapping with a name and a type")
     as_text(f"{place}, column {number}: name", declared, column_name)
     name, kind = column_name(declared), declaration.get("type")
     require_visible(f"{place}: the name of column {number}", name)

@@ -293,8 +293,8 @@ def require_soft_limit(cap: Cap | None, soft_limit: float | None) -> None:
         return
     if cap is None:
         raise InputError(
-            f"the soft limit is epsilon {soft_limit:g}, and no cap is given; both are agreed at the opening of an "
-            "account: give both, or change the cap of an account that exists (--raise-epsilon-cap)"
+            f"the soft limit is epsilon {soft_limit:g}, and no cap is given; give both when opening an account, or "
+            "change the cap of an existing account (--raise-epsilon-cap)"
         )
     if not 0 < soft_limit < cap.epsilon:
         raise InputError(
@@ -346,7 +346,7 @@ def require_small_delta(delta: float, rows: int) -> None:
         If ``delta >= 1 / rows``.
     """
     if rows < 1:
-        raise InputError(f"there are {rows} rows; private data needs at least 1 row")
+        raise InputError(f"the data set has {rows} rows; private data needs at least 1 row")
     if not delta * rows < 1:
         raise RefusedError(
             f"delta is {delta:g}, which is not below 1/n = {1 / rows:.3g} for n = {rows} rows; "
@@ -405,7 +405,7 @@ def get_account(entries: Entries, name: str) -> Account:
     account = find_account(entries, name)
     if account is None:
         known = ", ".join(account_names(entries)) or "none"
-        raise InputError(f"there is no account {name!r} (accounts: {known}); register its data set first")
+        raise InputError(f"account {name!r} does not exist (accounts: {known}); register its data set first")
     return account
 
 
@@ -422,11 +422,13 @@ def add_account(entries: Entries, account: Account) -> Account:
         require_cap(account.cap)
     require_soft_limit(account.cap, account.soft_limit)
     if account.group_size < 1:
-        raise InputError(f"the group size is {account.group_size}; give the most rows that one person has, at least 1")
+        raise InputError(
+            f"the group size is {account.group_size}; give the maximum number of rows per person, at least 1"
+        )
     if account.unit not in (ROW, PERSON) or (account.unit == PERSON and account.group_size > 1):
         raise InputError(
             f"account {account.name!r} would be of unit {account.unit!r} and group size {account.group_size}; give "
-            f"{ROW}, or {PERSON} without a group size: a person counts once, with however many rows"
+            f"{ROW}, or {PERSON} without a group size, since a person counts once whatever the number of rows"
         )
     for other in account.disjoint_from:
         get_account(entries, other)
@@ -470,7 +472,7 @@ def require_plan(plan: PlanRequest) -> None:
     for release in plan.releases:
         require_name("the release's key", release.key)
         if not release.parties:
-            raise InputError(f"release {release.key!r} names no party; name those whose rows it reads")
+            raise InputError(f"release {release.key!r} names no party; name the parties whose rows it reads")
         for party in release.parties:
             require_name("the party's name", party)
 
@@ -490,8 +492,8 @@ def unpaid(entries: Entries, plan: PlanRequest) -> tuple[ReleaseCharge, ...]:
                 or not _alike(content["guarantee"], release.guarantee)
             ):
                 raise RefusedError(
-                    f"release {release.key!r} is on record with another guarantee, partition or parties; one "
-                    f"identity must name one release, so nothing was charged"
+                    f"release {release.key!r} is recorded with a different guarantee, partition or parties; an "
+                    "identity must name one release. Nothing was charged"
                 )
             paid.add(entry.subject)
         elif get_account(entries, entry.account).private or get_account(entries, plan.account).private:
@@ -558,7 +560,7 @@ def charge_of(entries: Entries, key: str) -> ChargeRecord:
     """Return the first charge of a release; InputError where it was never charged."""
     charge = entries.find(Kind.CHARGE, subject=key)
     if not charge:
-        raise InputError(f"release {key!r} was never charged; run what makes it")
+        raise InputError(f"release {key!r} was never charged; run the command that makes it")
     return charge_record(charge[0], _plan(entries.at(charge[0].content["plan"])))
 
 
@@ -660,7 +662,7 @@ def find_reservation(entries: Entries, account: str, name: str) -> Reservation:
     """
     reservations = [(entry, end) for entry, end in _reservations(entries, account) if entry.subject == name]
     if not reservations:
-        raise InputError(f"account {account!r} has reserved nothing for run {name!r}; a run is reserved for first")
+        raise InputError(f"account {account!r} holds no reservation for run {name!r}; reserve before committing")
     return _reservation(*reservations[-1])
 
 

@@ -264,7 +264,7 @@ def advance_mark(
             if memory is not None and (state := file_state(path)) is not None:
                 memory.marks[path] = state, mark
     except (OSError, StorageError) as error:
-        _log.warning("high-water mark %s could not be written (%s); the ledger itself is whole", path, error)
+        _log.warning("high-water mark %s could not be written (%s); the ledger itself is intact", path, error)
 
 
 def _body(mark: HighWaterMark) -> dict[str, Any]:
@@ -537,7 +537,9 @@ def open_database(
         _create_sqlite_file(path, head, key)
         state = file_state(path)
     elif key is None:
-        raise InputError("a ledger on PostgreSQL needs a key; give the file that all machines that write to it share")
+        raise InputError(
+            "a ledger on PostgreSQL needs a key; give the key file shared by all machines that write to it"
+        )
     else:
         engine, place = (memory and memory.engine) or _postgresql_engine(url), url.render_as_string(hide_password=True)
         state = None
@@ -555,8 +557,8 @@ def open_database(
     if not hmac.compare_digest(versions["key_id"], chain.key_id()):
         file = f"{key} is" if isinstance(key, Path) else "the key given is"
         raise SecretError(
-            f"{file} not the key that ledger {place} is keyed with; restore the right one from its back-up: "
-            "nothing can be charged or read without it"
+            f"{file} not the key of ledger {place}; restore the right one from its back-up. Without it the ledger can "
+            "neither be read nor charge"
         )
     outside = None if marks is None else marks / f"{chain.ledger_id}.json"
     return Database(
@@ -662,7 +664,7 @@ def _explain(error: DBAPIError) -> str:
     for prefix, explanation in _EXPLANATIONS.items():
         if name.startswith(prefix):
             return explanation
-    return f"{first_line(error.orig)}. Run again: what was charged is never charged twice"
+    return f"{first_line(error.orig)}. Run again: no release is charged twice"
 
 
 def _create_sqlite_file(path: Path, head: Path, key: Path | Secret) -> None:
@@ -673,14 +675,14 @@ def _create_sqlite_file(path: Path, head: Path, key: Path | Secret) -> None:
         return
     if marked:
         raise StorageError(
-            f"ledger {path} is missing but {head.name} is there, so that the record of spending would be lost; "
-            f"restore the ledger from a back-up (or, to begin a new ledger, remove {head.name} as well)"
+            f"ledger {path} is missing but {head.name} exists, so a new ledger would lose the record of spending; "
+            f"restore the ledger from a back-up (or, to start a new ledger, remove {head.name} as well)"
         )
     kept = next(path.parent.glob(f"private/datasets/[!.]*/{FINGERPRINTS}"), None)
     if kept is not None:
         raise StorageError(
-            f"private rows are stored (in {kept.parent}) and their ledger is missing, so the record of what was "
-            f"spent would be lost; restore {path} from its newest back-up"
+            f"private rows are stored (in {kept.parent}) and their ledger is missing, so a new ledger would lose the "
+            f"record of spending; restore {path} from its newest back-up"
         )
     try:
         with locked_directory(path.parent):
@@ -696,7 +698,7 @@ def _create_sqlite_file(path: Path, head: Path, key: Path | Secret) -> None:
             sync(path.parent)
     except OSError as error:
         raise StorageError(
-            f"ledger {path} cannot be made ({error.strerror}); give a root whose directory exists and may be written"
+            f"ledger {path} cannot be created ({error.strerror}); give a root whose directory exists and is writable"
         ) from error
 
 

@@ -205,7 +205,7 @@ class Entries:
         parameters = {name: value for name, value in conditions.items() if value is not None}
         if self.uncounted and not subjects:
             if self.connection.execute(_COUNT).scalar_one() != self.last().sequence:
-                raise StorageError(f"the ledger cannot be relied on: entries were removed. {_NOTHING_CHARGED}")
+                raise StorageError(f"the ledger cannot be trusted: entries were removed. {_NOTHING_CHARGED}")
             self.uncounted = False
         rows = self.connection.execute(
             _FOUND[tuple(parameters)], {"kinds": [str(kind) for kind in kinds], **parameters}
@@ -225,7 +225,7 @@ class Entries:
     def _checked(self, row: Fields) -> Entry:
         changed = self._chain.changed(row)
         if changed is not None:
-            raise StorageError(f"the ledger cannot be relied on: {changed}. {_NOTHING_CHARGED}")
+            raise StorageError(f"the ledger cannot be trusted: {changed}. {_NOTHING_CHARGED}")
         return _entry(row)
 
     def append(self, kind: Kind, *, account: str, subject: str, content: Mapping[str, Any]) -> Entry:

@@ -175,8 +175,8 @@ class Ledger:
             present = find_account(entries, name) or add_account(entries, asked)
         if differing := _differing(present, asked):
             raise InputError(
-                f"account {name!r} exists, with other terms: {'; '.join(differing)}. Use it as it is, or "
-                f"change its cap on record: unitball budget {name} --raise-epsilon-cap …"
+                f"account {name!r} exists with different terms: {'; '.join(differing)}. Use it as it is, or change "
+                f"its cap (recorded): unitball budget {name} --raise-epsilon-cap …"
             )
         return present
 
@@ -210,11 +210,11 @@ class Ledger:
         """
         require_cap(cap)
         if not by.strip() or not why.strip():
-            raise InputError("a change of a cap is recorded with its author and its reason; give both")
+            raise InputError("a cap change is recorded with its author and its reason; give both")
         with writing(self._database) as entries:
             account = get_account(entries, name)
             if account.cap is None:
-                raise InputError(f"account {name!r} is public and has no cap, so none can be raised")
+                raise InputError(f"account {name!r} is public and has no cap to change")
             if cap == account.cap:
                 return account
             change = CapChange(
@@ -439,7 +439,7 @@ class Ledger:
         require_name("the output's digest", digest)
         with writing(self._database) as entries:
             if not entries.find(Kind.CHARGE, subject=key):
-                raise RefusedError(f"release {key!r} was never charged, so it can have no output; charge it first")
+                raise RefusedError(f"release {key!r} was never charged, so no output can be recorded; charge it first")
             recorded = [entry.content for entry in entries.find(Kind.OUTPUT, subject=key)]
             if digest in {one["digest"] for one in recorded}:
                 return OutputOutcome.UNCHANGED
@@ -467,7 +467,7 @@ class Ledger:
                 charged = max(entry.sequence for entry in entries.find(Kind.CHARGE, subject=key))
                 restored = any(entry.sequence > charged for entry in entries.find(Kind.RESTORE))
         except StorageError as error:
-            raise RefusedError(f"this root is older than what it has answered: {error}") from None
+            raise RefusedError(f"this root is older than its recorded answers: {error}") from None
         if restored:
             raise RefusedError(
                 "the ledger was restored from a back-up after this release was charged, and its earlier "
@@ -489,9 +489,9 @@ class Ledger:
             known = max((entry.content["count"] for entry in entries.find(Kind.ANSWERS, subject=key)), default=0)
             if count < known:
                 raise RefusedError(
-                    f"its record of this release's sums was restored from a back-up: it holds {count}, and "
-                    f"answers were given from {known}; restore the newest, or run with another --replicate, which "
-                    f"is a new charge"
+                    f"its record of this release's sums was restored from an old back-up: it holds {count}, and "
+                    f"answers were given from {known}; restore the newest back-up, or run with another --replicate, "
+                    "which is a new charge"
                 )
             if count > known:
                 account = charge_of(entries, key).account
@@ -506,8 +506,8 @@ class Ledger:
             raise _overspent(
                 account,
                 decision,
-                f"release {first.key!r} was computed again with another result, which is charged once more, and "
-                f"that does not fit: {decision.reason}",
+                f"release {first.key!r} was computed again with a different result, which must be charged again and "
+                f"does not fit: {decision.reason}",
             )
         append_plan(entries, plan, new, decision, first.plan.key_ids, Kind.RECHARGE)
 

@@ -63,8 +63,8 @@ def restore(
         ahead = [mark for mark in seen if mark is not None and behind_mark(entries, mark) is not None]
         if not ahead and stated is None:
             raise InputError(
-                "the ledger is not older than its high-water marks, so there is nothing to restore; if it is "
-                "older and the marks are lost too, state what was spent since with --epsilon and --delta"
+                "the ledger is as new as its high-water marks, so there is nothing to restore; if the marks are old "
+                "too, state the spending since this back-up with --epsilon and --delta"
             )
         last = entries.last()
         own = [mark for mark in ahead if mark.link.ledger_id == last.ledger_id]
@@ -73,8 +73,8 @@ def restore(
         unsaid = [name for name, spent in known.items() if not spent["totals"] and spent["opened"]["cap"]]
         if (unsaid or len(own) < len(ahead)) and stated is None:
             raise InputError(
-                f"the high-water mark does not say what {', '.join(unsaid) or 'this ledger'} had spent; state what "
-                "was spent at most beyond this ledger with --epsilon and --delta"
+                f"the high-water mark does not record the spending of {', '.join(unsaid) or 'this ledger'}; state an "
+                "upper bound on the spending beyond this ledger with --epsilon and --delta"
             )
         for name, spent in known.items():
             if find_account(entries, name) is None:

@@ -134,4 +134,4 @@ class Pictures:
                 palettes=Palettes(document["palettes"]),
             )
         except (KeyError, TypeError, ValueError) as error:
-            raise InputError(f"{str(document)[:200]} does not declare how images are read: {error!r}") from error
+            raise InputError(f"{str(document)[:200]} is not a valid declaration of images: {error!r}") from error

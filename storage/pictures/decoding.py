@@ -116,15 +116,15 @@ def _opened(file: IO[bytes]) -> Image.Image:
         pixels = math.prod(image.size)
         if not 0 < pixels <= _MOST_PIXELS or max(image.size) > _LONGEST:
             raise PictureError(
-                f"is {image.size[0]} x {image.size[1]} pixels; at most {_MOST_PIXELS} are read, and {_LONGEST} along a "
-                "side: make it smaller first"
+                f"is {image.size[0]} x {image.size[1]} pixels; the limits are {_MOST_PIXELS} pixels and {_LONGEST} "
+                "along a side: shrink it first"
             )
         _require_depth(image, file)
         _stretch_transparent(image, file)
     except PictureError:
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-        raise PictureError(f"claims more than {_MOST_PIXELS} pixels; make it smaller first") from None
+        raise PictureError(f"claims more than {_MOST_PIXELS} pixels; shrink it first") from None
     except MemoryError:
         raise
     except Exception as error:
@@ -145,11 +145,11 @@ def _require_depth(image: Image.Image, file: IO[bytes]) -> None:
     grey = image.mode in ("I;16", "I;16B", "I;16L") or (image.mode == "I" and image.format == "PPM")
     if depth > 8 and (samples > 1 or not grey):
         what = f"{depth} bits per channel in {samples} channels" if samples > 1 else f"{depth} bits, mode {image.mode}"
-        raise PictureError(f"has {what}; grey of 8 or 16 bits is read, and colour of 8: convert it")
+        raise PictureError(f"has {what}; supported are grey of 8 or 16 bits and colour of 8 bits: convert it")
     if depth not in (1, 2, 4, 8, 16):
-        raise PictureError(f"has {depth} bits per channel; 8 or 16 are read: convert it")
+        raise PictureError(f"has {depth} bits per channel; supported are 8 and 16: convert it")
     if image.mode not in ("1", "L", "LA", "P", "PA", "RGB", "RGBA") and not grey:
-        raise PictureError(f"has colours of mode {image.mode}; grey and RGB are read: convert it")
+        raise PictureError(f"has colour mode {image.mode}; supported are grey and RGB: convert it")
 
 
 def _stretch_transparent(image: Image.Image, file: IO[bytes]) -> None:
@@ -259,10 +259,10 @@ def _values(image: Image.Image, declared: Pictures) -> NDArray[Any]:
     kind, deep = declared.kind, image.mode.startswith("I")
     if deep != (kind is Pixels.GREY_16):
         raise PictureError(
-            f"has {16 if deep else 8} bits, and pixels are declared {kind}; convert it or declare others"
+            f"has {16 if deep else 8} bits, and pixels are declared {kind}; convert it or change the declaration"
         )
     if image.mode in ("P", "PA") and declared.palettes is Palettes.REFUSE:
-        raise PictureError("has a palette; --palettes colours reads its colours")
+        raise PictureError("has a palette; give --palettes colours to read its colours")
     values, opacity = _layers(image)
     if opacity is not None and (opacity < _WHOLE).any():
         values = _opaque(values, opacity, declared)
@@ -298,7 +298,8 @@ def _opaque(values: NDArray[Any], opacity: NDArray[Any], declared: Pictures) -> 
     """Return pixels without transparency."""
     if declared.alpha is Alpha.REFUSE:
         raise PictureError(
-            "has transparent pixels; --alpha white or black gives it a background, ignore treats it as opaque"
+            "has transparent pixels; give --alpha white or black for a background, or --alpha ignore to treat it as "
+            "opaque"
         )
     if declared.alpha is Alpha.IGNORE:
         return values

@@ -112,7 +112,7 @@ def pieces(path: str, rows: int, columns: Sequence[str] | None) -> Iterator[Any]
         raise MemoryError from error
     except (pa.ArrowException, OSError, RecursionError) as error:
         raise InputError(
-            f"{path} is damaged or no Parquet file: {' '.join(str(error).split())[:200]}; fetch the file again"
+            f"{path} is damaged or no Parquet file: {' '.join(str(error).split())[:200]}; download the file again"
         ) from error
 
 
@@ -136,7 +136,7 @@ def _sent(path: str, column: Any, field: Any, kind: Any) -> Any:
     if (name := extension_of(field)) is not None:
         found = pieces_of(named_extension(field, column))
         if found.unread is not None:
-            raise InputError(f"{path}, column {field.name}: its cells are no {name[:60]}; write them as text")
+            raise InputError(f"{path}, column {field.name}: its cells are not {name[:60]}; write them as text")
         return found.array().cast(kind)
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column.cast(kind)
 
@@ -153,8 +153,8 @@ def _plain(path: str, field: Any) -> Any:
     kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
     if _is_deep(kind):
         raise InputError(
-            f"{path}, column {field.name}: it nests {str(kind)[:100]}; numbers, texts and lists of them are read, and "
-            "sparse rows as LIBSVM text"
+            f"{path}, column {field.name}: it nests {str(kind)[:100]}; supported are numbers, texts and lists of "
+            "them, and sparse rows as LIBSVM text"
         )
     return pa.field(field.name, kind)
 
@@ -163,7 +163,7 @@ def _bounded(path: str, batch: Any) -> Iterator[Any]:
     if batch.nbytes <= _MOST_PIECE:
         yield batch.serialize()
     elif len(batch) == 1:
-        raise InputError(f"{path}: a row takes {batch.nbytes:,} bytes; {_MOST_PIECE:,} are read")
+        raise InputError(f"{path}: a row takes {batch.nbytes:,} bytes; at most {_MOST_PIECE:,} are allowed")
     else:
         for half in (batch.slice(0, len(batch) // 2), batch.slice(len(batch) // 2)):
             yield from _bounded(path, half)

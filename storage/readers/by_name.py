@@ -60,7 +60,7 @@ def fetch(address: str) -> IO[bytes]:
         If the server says there is no such thing.
     """
     if urllib.parse.urlsplit(address).scheme != "https":
-        raise InputError(f"{address} is not an https address; OpenML is read over https only")
+        raise InputError(f"{address} is not an https address; OpenML is used over https only")
     try:
         answer: IO[bytes] = urllib.request.urlopen(address, timeout=_SECONDS)
     except urllib.error.HTTPError as error:
@@ -103,7 +103,7 @@ def _identity(name: str) -> str:
 
 def _odd(what: str, error: BaseException) -> InputError:
     return InputError(
-        f"OpenML's answer about {what} is not as expected ({error!r:.120}); fetch the file and use --format csv"
+        f"OpenML's answer about {what} has an unexpected form ({error!r:.120}); download the file and use --format csv"
     )
 
 
@@ -115,7 +115,7 @@ def _column(entry: Mapping[str, Any], target: str) -> Column:
         if kind == "numeric":
             # The range is filled in when it is declared or found.
             return Label(name, range=(-np.inf, np.inf))
-        raise InputError(f"OpenML's target {name} has type {kind}; only nominal and numeric targets are read")
+        raise InputError(f"OpenML's target {name} has type {kind}; only nominal and numeric targets are supported")
     if "true" in (entry.get("is_ignore"), entry.get("is_row_identifier")):
         return Ignored(name)
     if kind == "nominal":
@@ -160,7 +160,7 @@ def _download(address: str, checksum: str | None) -> tuple[Path, Any]:
                 digest.update(chunk)
                 file.write(chunk)
         except OSError as error:
-            raise StorageError(f"the download of {address} broke off ({error}); try again") from error
+            raise StorageError(f"the download of {address} was interrupted ({error}); try again") from error
     if checksum and digest.hexdigest() != checksum:
         raise InputError(f"{address} does not match the checksum OpenML states; try again later")
     return path, folder
@@ -183,7 +183,9 @@ def _arff_rows(place: str, path: Path, width: int) -> Iterator[tuple[int, list[s
                 body = text.lower().startswith("@data")
                 continue
             if text.startswith("{"):
-                raise InputError(f"{place}, line {number}: sparse ARFF is not read; fetch the set as libsvm or csv")
+                raise InputError(
+                    f"{place}, line {number}: sparse ARFF is not supported; download the set as libsvm or csv"
+                )
             cells = _cells(text)
             if len(cells) != width:
                 raise InputError(f"{place}, line {number}: {len(cells)} cells, expected {width}")
@@ -221,7 +223,7 @@ def _file(description: Mapping[str, Any], place: str) -> tuple[Tables, Path, Any
         return partial(_arff_tables, place), *_download(address, checksum)
     if parquet:
         return parquet_tables, *_download(str(parquet), None)
-    raise InputError(f"{place} has format {description.get('format')!r}; ARFF and Parquet are read")
+    raise InputError(f"{place} has format {description.get('format')!r}; supported are ARFF and Parquet")
 
 
 @register_reader("openml", takes=("on_violation",))
@@ -306,7 +308,7 @@ def read_bundled(path: str | Path, options: ReadOptions) -> Source:
     """
     name = str(path).replace("-", "_")
     if name not in BUNDLED:
-        raise InputError(f"scikit-learn has no bundled set {str(path)!r}; it has: {', '.join(BUNDLED)}")
+        raise InputError(f"{str(path)!r} is not a bundled set of scikit-learn; these are: {', '.join(BUNDLED)}")
     bunch = _load(name)
     label_range = BUNDLED[name]
     dimension = int(bunch.data.shape[1])

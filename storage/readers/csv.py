@@ -39,17 +39,19 @@ def _column_names(path: Path, schema: Schema) -> list[str]:
     if not schema.header:
         if cells == names:
             raise InputError(
-                f"{place} holds the columns' names, and the schema says 'header: false'; write 'header: true', or omit "
-                "it"
+                f"{place} holds the columns' names, and the schema declares 'header: false'; write 'header: true', or "
+                "omit it"
             )
         return names
     if not line:
-        raise InputError(f"{path} holds no line of column names, and the schema says it has one")
+        raise InputError(
+            f"{path} has no line of column names, and the schema declares one; add it, or declare 'header: false'"
+        )
     if not present & declared:
         saw = ", ".join(repr(cell[:30]) for cell in cells[:6]) + (", …" if len(cells) > 6 else "")
         raise InputError(
-            f"{place} should name the columns and holds {saw}; declare columns of these names, correct the "
-            "delimiter, or let the schema say 'header: false' if the file begins with a row"
+            f"{place} should name the columns and holds {saw}; declare columns of these names, correct the delimiter, "
+            "or declare 'header: false' in the schema if the file begins with a row"
         )
     if twice := named_twice(cells):
         raise InputError(f"{place}: column {twice!r} is named twice; rename one in the file")

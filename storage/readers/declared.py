@@ -115,7 +115,7 @@ def settling_names(declaration: Any, place: str, path: Path) -> list[str] | None
             return list(map(column_name, file.schema.names))
     if not layout.header:
         raise InputError(
-            f"{place}: names holds a pattern, and the schema says 'header: false', so that no line names the columns; "
+            f"{place}: names holds a pattern, which needs a header line, and the schema declares 'header: false'; "
             "list the names"
         )
     with reading(require_file(path)):
@@ -132,7 +132,8 @@ def table_files(path: str | Path, schema: Schema, options: ReadOptions) -> dict[
         files = {"train": place}
     elif "train" not in schema.files:
         raise InputError(
-            f"{place} is a folder and the schema names no files; name a file, or let it say 'files: {{train: …}}'"
+            f"{place} is a folder and the schema names no files; name a file, or declare 'files: {{train: …}}' in the "
+            "schema"
         )
     else:
         files = {

@@ -134,8 +134,9 @@ def delimited_rows(path: Path, schema: Schema, names: Sequence[str], rows: int) 
             table, others = _cells(text, schema.delimiter, names)
             if len(table) + len(others) != len(lines):
                 raise InputError(
-                    f"{path}, lines {lines[0]} to {lines[-1]}: {len(lines)} rows or {len(table) + len(others)}, "
-                    "as quotation marks are read; quote each of their cells"
+                    f"{path}, lines {lines[0]} to {lines[-1]}: the number of rows is {len(lines)} or "
+                    f"{len(table) + len(others)}, depending on how quotation marks are parsed; quote each of their "
+                    "cells"
                 )
             faults = None
             if others:
@@ -304,8 +305,8 @@ class _Quotes:
         for cell in self.cell.finditer(lines.text, place):
             if cell[1]:
                 raise InputError(
-                    f"{self.path}, line {lines.number_at(cell.end(1))}: a quotation mark after a space; take the "
-                    f'space away, so that the cell begins with the mark ({self.delimiter}"…")'
+                    f"{self.path}, line {lines.number_at(cell.end(1))}: a quotation mark follows a space; remove the "
+                    f'space, so that the cell begins with the mark ({self.delimiter}"…")'
                 )
             edges += [cell.end(1), cell.start("end")] if cell["end"] else [cell.end(1)]
         return np.array(edges, dtype=np.int64)

@@ -110,7 +110,9 @@ def drafted_columns(draft: str | Path) -> dict[str, tuple[str, ...]]:
         raise InputError(f"{draft} is not a schema: it must be a mapping with a list of columns, each with a name")
     names = {kind: tuple(column_name(one["name"]) for one in columns if one.get("type") == kind) for kind in _ENCODERS}
     if not any(names.values()):
-        raise InputError(f"{draft} has no column of type {' or '.join(_ENCODERS)} that could be drawn")
+        raise InputError(
+            f"{draft} has no column of type {' or '.join(_ENCODERS)} whose range could be released; declare one"
+        )
     return names
 
 

@@ -36,16 +36,18 @@ _PREFIXES = {"train": "train", "test": "t10k"}
 def _header(file: IO[bytes], path: Path, axes: int) -> tuple[int, ...]:
     magic = file.read(4)
     if len(magic) < 4:
-        raise InputError(f"{path} is truncated: {len(magic)} bytes, an IDX file begins with 4; fetch the file again")
+        raise InputError(f"{path} is truncated: {len(magic)} bytes, an IDX file begins with 4; download the file again")
     if magic[:2] != b"\x00\x00" or magic[3] == 0:
         raise InputError(f"{path} is not an IDX file: it begins with {magic.hex()}, expected 0000")
     if magic[2] != _UNSIGNED_BYTES:
-        raise InputError(f"{path} holds IDX type 0x{magic[2]:02x}; only unsigned bytes (0x08) are read: convert it")
+        raise InputError(
+            f"{path} holds IDX type 0x{magic[2]:02x}; only unsigned bytes (0x08) are supported: convert it"
+        )
     if (magic[3] == 1) != (axes == 1):
         raise InputError(f"{path} has {magic[3]} axes, expected {'one (labels)' if axes == 1 else 'several (images)'}")
     sizes = file.read(4 * magic[3])
     if len(sizes) < 4 * magic[3]:
-        raise InputError(f"{path} is truncated in its header; fetch the file again")
+        raise InputError(f"{path} is truncated in its header; download the file again")
     return struct.unpack(f">{magic[3]}I", sizes)
 
 
@@ -59,7 +61,7 @@ def _sizes(path: Path, axes: int) -> tuple[int, ...]:
 def _pixels(axes: Sequence[int], path: Path) -> int:
     dimension = math.prod(axes)
     if not 0 < dimension <= _LARGEST:
-        raise InputError(f"{path} claims {dimension} pixels per image; 1 to {_LARGEST} are read")
+        raise InputError(f"{path} claims {dimension} pixels per image; allowed are 1 to {_LARGEST}")
     return dimension
 
 
@@ -68,7 +70,9 @@ def _values(path: Path, axes: int) -> Iterator[NDArray[np.uint8]]:
     with reading(path), open_binary(path) as file:
         count, *sizes = _header(file, path, axes)
         if count > most_rows():
-            raise InputError(f"{path} claims {count} rows, more than {most_rows()}; if that is right: --max-rows")
+            raise InputError(
+                f"{path} claims {count} rows, more than {most_rows()}; if this is expected, give --max-rows"
+            )
         width = _pixels(sizes, path)
         total = count * width
         require_bytes(path, total)
@@ -79,11 +83,11 @@ def _values(path: Path, axes: int) -> Iterator[NDArray[np.uint8]]:
             if len(data) < rows * width:
                 raise InputError(
                     f"{path} is truncated: its header states {total} bytes, {start * width + len(data)} are there; "
-                    "fetch the file again"
+                    "download the file again"
                 )
             yield np.frombuffer(data, dtype=np.uint8).reshape(rows, width)
         if file.read(1):
-            raise InputError(f"{path} is longer than the {total} bytes that its header states; fetch the file again")
+            raise InputError(f"{path} is longer than the {total} bytes that its header states; download the file again")
 
 
 def _labels(path: Path) -> NDArray[np.uint8]:
@@ -103,7 +107,7 @@ def _images(images: Path, labels: Path, names: Sequence[str] | None, last: bool)
     """
     count, named = _sizes(images, 3)[0], _sizes(labels, 1)[0]
     if count != named:
-        raise InputError(f"{images} has {count} images and {labels} has {named} labels; fetch both again")
+        raise InputError(f"{images} has {count} images and {labels} has {named} labels; download both again")
     classes, start = _labels(labels), 0
     if names is not None and (beyond := np.flatnonzero(classes >= len(names))).size:
         row = int(beyond[0])
@@ -152,7 +156,7 @@ def read_idx(path: str | Path, options: ReadOptions) -> Source:
     """
     folder = Path(path)
     if options.label_range is not None:
-        raise InputError(f"{folder} holds classes, a label range is declared; omit it")
+        raise InputError(f"{folder} holds classes, but a label range is declared; omit it")
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder; name the folder that holds train-images-idx3-ubyte[.gz]")
     files: dict[str, tuple[Path, Path]] = {}
@@ -194,7 +198,7 @@ Pixels = NDArray[np.uint8]
 def _encode(text: str, encoding: str) -> bytes:
     # How pickles of protocol 2 spell bytes; no other codec belongs in one.
     if encoding not in ("latin1", "latin-1"):
-        raise pickle.UnpicklingError(f"codec {encoding!r} is not admitted")
+        raise pickle.UnpicklingError(f"codec {encoding!r} is not allowed")
     return text.encode("latin-1")
 
 
@@ -229,10 +233,10 @@ def _python_blocks(path: Path) -> Iterator[tuple[Pixels, NDArray[Any]]]:
             # An array of any length is a few bytes of a pickle; as many labels as rows are not.
             labels = list(labels) if len(labels) == len(pixels) else []
         except EOFError as error:
-            raise InputError(f"{path} is truncated; fetch the file again") from error
+            raise InputError(f"{path} is truncated; download the file again") from error
         except Exception as error:
             # A damaged pickle can raise nearly anything.
-            raise InputError(f"{path} is not a CIFAR-10 batch: {error!r:.200}; fetch the file again") from error
+            raise InputError(f"{path} is not a CIFAR-10 batch: {error!r:.200}; download the file again") from error
     if pixels.shape != (len(labels), DIMENSION):
         raise InputError(
             f"{path} has data of shape {pixels.shape} for {len(labels)} labels; expected rows of {DIMENSION}"
@@ -249,7 +253,7 @@ def _records(path: Path, labels: int) -> Iterator[tuple[Pixels, NDArray[Any]]]:
             if len(data) % size:
                 raise InputError(
                     f"{path} is truncated: {done + len(data)} bytes are not a multiple of the {size} of a record; "
-                    "fetch the file again"
+                    "download the file again"
                 )
             done += len(data)
             records = np.frombuffer(data, dtype=np.uint8).reshape(-1, size)

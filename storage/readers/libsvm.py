@@ -65,7 +65,7 @@ def _fault(text: bytes) -> str:
     follows = pairs[len(more)] if len(more) < len(pairs) else b":"
     if b"," in label or (more and not follows.startswith(b":") and not follows.endswith(b":")):
         labels = label.split(b",") if b"," in label else [label, *more]
-        return f"{len(labels)} labels, {_shown(b','.join(labels))}; a row has one: make a file for each label"
+        return f"{len(labels)} labels, {_shown(b','.join(labels))}; a row must have one: write one file per label"
     last = 0
     for pair in pairs:
         index, colon, value = pair.partition(b":")
@@ -268,8 +268,8 @@ def read_libsvm(path: str | Path, options: ReadOptions) -> Source:
         dimension = largest if options.dimension is None else None
         if largest > _LARGEST_INDEX and options.dimension is None:
             raise InputError(
-                f"{files['train']} has an index {largest}, more than {_LARGEST_INDEX}; if that is right, declare as "
-                "many features with --dimension"
+                f"{files['train']} has an index {largest}, more than {_LARGEST_INDEX}; if this is expected, declare "
+                "the number with --dimension"
             )
     size, classes, discovered = settle(options, str(files["train"]), dimension=dimension, labels=labels)
     return Source(

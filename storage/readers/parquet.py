@@ -45,7 +45,10 @@ def parquet_tables(path: Path, schema: Schema, _: OnViolation) -> Iterator[Table
     for table in parquet_rows(path, schema.block_rows, schema.needed, most=most_rows()):
         for name, column in table.columns.items():
             if pa.types.is_nested(column.type):
-                raise InputError(f"{path}, column {name}: a cell is {str(column.type)[:60]}, which no schema declares")
+                raise InputError(
+                    f"{path}, column {name}: a cell has the type {str(column.type)[:60]}, which a schema cannot "
+                    "declare; convert the column"
+                )
         yield table
 
 
@@ -73,7 +76,7 @@ def _list_block(table: Table, dimension: int, people: People | None) -> Block:
     for name, column in ((FEATURES, lists), (LABEL, labels)):
         if column.null_count:
             bad = column.is_null().to_pylist().index(True)
-            raise InputError(f"{place(bad)}, column {name}: the value is missing; fill or remove the row")
+            raise InputError(f"{place(bad)}, column {name}: the value is missing; fill it or remove the row")
     lengths = lists.value_lengths().to_numpy(zero_copy_only=False)
     if (lengths != dimension).any():
         bad = int(np.argmax(lengths != dimension))
@@ -85,7 +88,7 @@ def _list_block(table: Table, dimension: int, people: People | None) -> Block:
     names = None if people is None else identifiers(table.columns[column_name(people.column)])
     if names is not None and not named(names).all():
         bad = int(np.argmin(named(names)))
-        raise InputError(f"{place(bad)}: no person is named; fill that cell")
+        raise InputError(f"{place(bad)}: the person is missing; fill that cell")
     numbers = flat.to_numpy(zero_copy_only=False).reshape(len(lists), dimension)
     return Block(numbers, labels_of(labels), table.lines, place=table.place, unit=table.unit, people=names)
 
@@ -122,9 +125,9 @@ def read_parquet(path: str | Path, options: ReadOptions) -> Source:
     """
     place = Path(path)
     if options.people is not None and options.schema is not None:
-        raise InputError(f"{place}: a schema names the person itself (type: person); omit --person")
+        raise InputError(f"{place}: the schema declares the person (type: person); omit --person")
     if options.people is not None and not options.people.column:
-        raise InputError(f"{place}: no column names the person; name it with --person")
+        raise InputError(f"{place}: no person column is declared; name it with --person")
     if options.schema is not None:
 
         def files(schema: Schema) -> dict[str, tuple[Path, ...]]:
@@ -138,7 +141,7 @@ def read_parquet(path: str | Path, options: ReadOptions) -> Source:
         parquet = {part: (parquet_tables, paths) for part, paths in files(schema).items()}
         return declared_source("parquet", str(place), options, schema, parquet)
     if options.on_violation is not OnViolation.REFUSE or options.scaling is not None:
-        raise InputError(f"{place}: only a declared schema clips, drops or scales rows; give --schema")
+        raise InputError(f"{place}: clipping, dropping and scaling rows need a schema; give --schema")
     parts = {"train": _files(place)}
     if options.test is not None:
         parts["test"] = _files(options.test)

@@ -214,9 +214,9 @@ def arranged(files: Sequence[PictureFile], earlier: Sequence[bytes], place: str)
     for file in files:
         if (other := by_path.setdefault(file.below, file)) is not file:
             raise InputError(
-                f"{place}: {other.shown} and {file.shown} have the same path below their class folders, which orders "
-                f"the images of a private set; rename one of them, or give a table of {PATH}, "
-                f"{LABEL} (and {PERSON}, if people have several): there the line number orders them"
+                f"{place}: {other.shown} and {file.shown} have the same path below their class folders, and this path "
+                f"sets the order of a private set. Rename one, or give a table of {PATH}, {LABEL} (and {PERSON}, if "
+                "people have several images), ordered by line"
             )
     held = [by_path.pop(path) for path in earlier if path in by_path]
     return held + [by_path[path] for path in sorted(by_path)]
@@ -257,7 +257,7 @@ def table_files(path: Path, person: str | None) -> tuple[str | None, dict[str, l
         for line, name, label, whose in zip(table.lines.tolist(), names_of(path, table), labels, people, strict=True):
             relative = inside(folder, name, f"{path}, line {line}", links)
             if (before := seen.setdefault(relative, line)) != line:
-                raise InputError(f"{path}, line {line}: {name} is also in line {before}; an image has one line")
+                raise InputError(f"{path}, line {line}: {name} is also in line {before}; list each image once")
             part = relative.partition("/")[0] if len(parts) > 1 else "train"
             if part not in parts:
                 raise InputError(
@@ -283,7 +283,7 @@ def _person_column(path: Path, table: Table, person: str | None) -> str | None:
         for other in table.columns:
             if other.casefold() == PERSON:
                 raise InputError(
-                    f"{path} has a column {other!r}, and people are named by {PERSON!r}: give --person {other}, or "
+                    f"{path} has a column {other!r}, and the person column is {PERSON!r}: give --person {other}, or "
                     "rename the column"
                 )
         return None
@@ -387,12 +387,12 @@ def people_of(files: Sequence[PictureFile], rule: str, part: str) -> list[Pictur
     except re2.error as error:
         said = error.args[0].decode("utf-8", "replace") if error.args and isinstance(error.args[0], bytes) else error
         raise InputError(
-            f"--person-from '{rule}' cannot be used: {said}; a rule is a regular expression of RE2, without "
-            "look-around and without back references"
+            f"--person-from '{rule}' is invalid: {said}; give an RE2 regular expression, without look-around and back "
+            "references"
         ) from None
     if pattern.groups != 1:
         raise InputError(
-            f"--person-from '{rule}' has {pattern.groups} groups; exactly one group, in brackets, names the person"
+            f"--person-from '{rule}' has {pattern.groups} groups; give exactly one group (in brackets) for the person"
         )
     found = []
     for file in files:
@@ -498,9 +498,11 @@ def asked_pictures(source: Path, rows: int, column: str | None = None) -> Iterat
     elif is_picture(source.name):
         found, places = [source.name], [str(source)]
     elif not source.exists():
-        raise InputError(f"{source} does not exist; name a folder of images, one, or a table of their paths")
+        raise InputError(f"{source} does not exist; give an image, a folder of images, or a table of their paths")
     else:
-        raise InputError(f"{source}: this model takes images; give a folder of them, one, or a table of their paths")
+        raise InputError(
+            f"{source}: this model needs images; give an image, a folder of images, or a table of their paths"
+        )
     for first in range(0, len(found), rows):
         some = slice(first, first + rows)
         names = [_text(name) for name in found[some]]

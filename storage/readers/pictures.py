@@ -101,9 +101,8 @@ class _Reading:
         if faults:
             few = "" if len(faults) < _NAMED else "at least "
             raise InputError(
-                f"{self.place}: {few}{len(faults)} images cannot be read, and nothing "
-                f"was ingested; correct or remove them, or omit them with --on-violation drop: "
-                + "; ".join(faults[:_NAMED])
+                f"{self.place}: {few}{len(faults)} images cannot be read, and no rows were ingested; correct or "
+                "remove them, or skip them with --on-violation drop: " + "; ".join(faults[:_NAMED])
             )
 
     def _taken(self, file: PictureFile) -> bool:
@@ -142,12 +141,12 @@ def _listed(path: Path, options: ReadOptions) -> tuple[str | None, dict[str, lis
     """
     named_by = options.people.column if options.people is not None else ""
     if named_by and options.person_from is not None:
-        raise InputError(f"{path}: --person and --person-from both name the person of an image; give one of them")
+        raise InputError(f"{path}: --person and --person-from both define the person of an image; give one of them")
     if is_table(path):
         column, files = table_files(path, named_by or None)
         if column is not None and options.person_from is not None:
             raise InputError(
-                f"{path} has a column {column!r}, and --person-from names the person as well; omit one of them"
+                f"{path} has a column {column!r}, and --person-from also defines the person; omit one of them"
             )
     elif named_by:
         raise InputError(f"{path} is not a table with a column {named_by!r}; give --person-from instead")
@@ -161,7 +160,9 @@ def _listed(path: Path, options: ReadOptions) -> tuple[str | None, dict[str, lis
         # Stands for the column: by another rule a later version's people would all be somebody new.
         column = f"path, by {options.person_from}"
     if column is None and options.people is not None:
-        raise InputError(f"{path}: nothing names the person of an image; give --person-from, or a table with --person")
+        raise InputError(
+            f"{path}: the person of an image is not declared; give --person-from, or a table with --person"
+        )
     return column, files
 
 
@@ -189,8 +190,8 @@ def read_pictures(path: str | Path, options: ReadOptions) -> Source:
         raise InputError(f"{given} holds classes, a label range is declared; omit it")
     if (bound := declared_bytes()) is not None:
         raise InputError(
-            f"{given}: --max-bytes {bound} bounds a file of rows, and an image has bounds of its own: omit it; "
-            "--max-rows bounds how many images there are"
+            f"{given}: --max-bytes {bound} applies to files of rows, and images have a fixed limit: omit it; limit "
+            "the number of images with --max-rows"
         )
     if options.on_violation.clips and not options.on_violation.drops:
         raise InputError(f"{given}: an image cannot be clipped; --on-violation is refuse or drop")
@@ -199,7 +200,7 @@ def read_pictures(path: str | Path, options: ReadOptions) -> Source:
     if not files["train"]:
         raise InputError(f"{place} holds no images to train on: names that end in {', '.join(ENDINGS)}")
     if max(map(len, files.values())) > most_rows():
-        raise InputError(f"{place} holds more than {most_rows()} images; if that is right, declare --max-rows")
+        raise InputError(f"{place} holds more than {most_rows()} images; if this is expected, give --max-rows")
     people = None
     if column is not None:
         people = People(column) if options.people is None else replace(options.people, column=column)
@@ -250,7 +251,7 @@ def _whose(place: str, files: Sequence[PictureFile], people: People) -> list[obj
     if not known.all():
         nobody = files[int(np.argmin(known))]
         raise InputError(
-            f"{place}: {nobody.shown} has no person: {nobody.person!r} in {people.column} names no person; a person is "
-            "named by text of Unicode or a whole number: correct it"
+            f"{place}: {nobody.shown} has no person: {nobody.person!r} in {people.column} is not a valid identifier; "
+            "give Unicode text or a whole number"
         )
     return list(names)

@@ -86,7 +86,7 @@ def names_of(path: Path, schema: Schema | None) -> list[str]:
 def _text_names(path: Path, schema: Schema, names: Sequence[str] | None = None) -> list[str]:
     first = first_row(path, schema)
     if first is None and schema.header:
-        raise InputError(f"{path} holds no rows and no line of column names, which even a file without rows must have")
+        raise InputError(f"{path} is empty; add a line of column names")
     found = list(map(column_name, first[1])) if first is not None and schema.header else list(schema.in_file)
     if not schema.header and first is not None and names is None and len(first[1]) == len(found) - 1:
         found.remove(schema.label.name)
@@ -114,9 +114,7 @@ def parquet_rows(
     with open_parquet(path, rows, names) as file:
         file.require(names or (), way_out)
         if most is not None and file.count > most:
-            raise InputError(
-                f"{path} states {file.count} rows, more than {most}; if that is right, allow them with --max-rows"
-            )
+            raise InputError(f"{path} states {file.count} rows, more than {most}; if this is expected, give --max-rows")
         row = 1
         for batch in file.batches:
             columns = {name: batch.column(place) for place, name in enumerate(batch.schema.names)}

@@ -109,7 +109,7 @@ USUAL = [
     "#c\n",
     '\n#"\n',
 ]
-REFUSALS = "not UTF-8|a carriage return alone ends a line|opens a cell and is never closed|mark after a space"
+REFUSALS = "not UTF-8|a line ends with a single carriage return|opens a cell and is never closed|mark after a space"
 
 
 @pytest.mark.parametrize("files", [700, pytest.param(50_000, marks=pytest.mark.nightly)])
@@ -144,13 +144,13 @@ def test_rows_are_those_that_python_finds_or_a_line_is_refused(
 @pytest.mark.parametrize(
     ("text", "line", "told"),
     [
-        ('1,red,a,no\n1, "red",a,no\n', 3, 'a quotation mark after a space; .*,"…"'),
-        ('1,red, "a,b",no\n', 2, "a quotation mark after a space"),
+        ('1,red,a,no\n1, "red",a,no\n', 3, 'a quotation mark follows a space; .*,"…"'),
+        ('1,red, "a,b",no\n', 2, "a quotation mark follows a space"),
         ('1,red,a,no\n1,red,"a,no\n1,red,a,no\n', 3, "a quotation mark opens a cell and is never closed; close it"),
         ('1,red,a"b,no\n1,red,"a""b,no\n', 3, "a quotation mark opens a cell and is never closed"),
-        ("1,red,a,no\r1,red,a,no\n", 2, r"a carriage return alone ends a line \(an old Mac format\); convert"),
-        ("1,red,a,no\n1,red,a,no\r\r\n", 3, "a carriage return alone ends a line"),
-        ('1,red,"a\nb",no\n1,red,a\rb,no\n', 4, "a carriage return alone ends a line"),
+        ("1,red,a,no\r1,red,a,no\n", 2, r"a line ends with a single carriage return \(an old Mac format\); convert"),
+        ("1,red,a,no\n1,red,a,no\r\r\n", 3, "a line ends with a single carriage return"),
+        ('1,red,"a\nb",no\n1,red,a\rb,no\n', 4, "a line ends with a single carriage return"),
         (f"1,red,a,no\n1,red,{'a' * 131_073},no\n", 3, "field larger than field limit, 131072 characters; shorten"),
         (f'1,red,a,no\n1,red,"{"a" * 131_073}",no\n', 3, "field larger than field limit"),
         ('1,red,a,no\n1,red,"' + '""é\n' * 50_000, 3, "field larger than field limit"),
@@ -200,9 +200,13 @@ def test_the_line_of_bytes_that_are_not_in_the_encoding(encoding: str, bad: byte
 @pytest.mark.parametrize(
     ("data", "kind", "way"),
     [
-        (gzip.compress(b"a,b\n1,2\n"), "gzip", r"name it rows\.csv\.gz, and it is unpacked while it is read"),
+        (
+            gzip.compress(b"a,b\n1,2\n"),
+            "gzip",
+            r"rename it to rows\.csv\.gz, and Unitball decompresses it while reading",
+        ),
         (bz2.compress(b"a,b\n1,2\n"), "bzip2", r"name it rows\.csv\.bz2"),
-        (b"PK\x03\x04" + bytes(40), "zip", "unpack it first; save a spreadsheet as CSV"),
+        (b"PK\x03\x04" + bytes(40), "zip", "decompress it first; save a spreadsheet as CSV"),
     ],
     ids=["gzip", "bzip2", "zip"],
 )

@@ -93,14 +93,14 @@ def test_the_rows_do_not_change_the_encoding(tmp_path: Path, layout: Layout) -> 
 
 
 VIOLATIONS = [
-    ("101;x;red;no", "age", r"'101' is outside the schema, which admits a number in \[0, 100\]", [1, 1, 0, 0]),
+    ("101;x;red;no", "age", r"'101' is outside the schema, which allows a number in \[0, 100\]", [1, 1, 0, 0]),
     ("-inf;x;red;no", "age", r"'-inf' is outside", [0, 1, 0, 0]),
     ("nan;x;red;no", "age", r"'nan' is outside", None),
     ("old;x;red;no", "age", r"'old' is outside", None),
     ("1_0;x;red;no", "age", r"'1_0' is outside", None),
     (";x;red;no", "age", r"'' is outside", None),
-    ("50;x;blue;no", "colour", r"'blue' is outside the schema, which admits one of red, green, 1", [0.5, 0, 0, 0]),
-    ("50;x;red;perhaps", "sick", r"'perhaps' is outside the schema, which admits one of no, yes", None),
+    ("50;x;blue;no", "colour", r"'blue' is outside the schema, which allows one of red, green, 1", [0.5, 0, 0, 0]),
+    ("50;x;red;perhaps", "sick", r"'perhaps' is outside the schema, which allows one of no, yes", None),
 ]
 
 

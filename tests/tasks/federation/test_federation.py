@@ -721,7 +721,7 @@ def test_a_folder_that_is_put_back_after_a_commitment_answers_nothing_twice(
     said = parties.transport("berlin", request)
     assert said is not None
     assert said.status == "refused", said
-    assert "older than what it has answered" in said.reason or "answers were given from" in said.reason
+    assert "older than its recorded answers" in said.reason or "answers were given from" in said.reason
     assert said.message == ""
 
 

@@ -439,7 +439,7 @@ def test_a_plan_charges_nothing_and_what_exceeds_the_cap_is_refused(commands: Co
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("nowhere", "--epsilon", 1), "there is no data set 'nowhere'"),
+        (("nowhere", "--epsilon", 1), "data set 'nowhere' does not exist"),
         (("clinic", "--epsilon", 1, "--version", "abc"), "clinic has no version 'abc'"),
         (("clinic", "--epsilon", 1, "--against", "abc"), "clinic has no version 'abc'"),
         (("clinic", "--epsilon", -1), "epsilon"),
