@@ -43,7 +43,7 @@ def require_account(name: str) -> Account:
     root, way_out = current_root(), f"open it: unitball.open_account({name!r}, epsilon=…, delta=…)"
     # A root that is not there is not made by a question.
     if not Layout(root).marker.exists() and ledger_url() is None:
-        raise InputError(f"there is no account {name!r}, and no root in {root}; {way_out}", value=name)
+        raise InputError(f"account {name!r} does not exist, and {root} holds no root; {way_out}", value=name)
     catalog = open_catalog()
     if (found := catalog.account(name)) is None or not found.private:
         raise InputError(f"{catalog.no_account(name)} in {root}; name one of these, or {way_out}", value=name)
@@ -123,7 +123,7 @@ def restore_ledger(reason: str, epsilon: float | None, delta: float | None) -> t
         Without a reason, with half of a statement, or where there is nothing to restore.
     """
     if (epsilon is None) != (delta is None):
-        raise InputError("what was spent is stated by two numbers: give both --epsilon and --delta")
+        raise InputError("the spending is stated by two numbers: give both --epsilon and --delta")
     stated = None if epsilon is None or delta is None else Cap(epsilon, delta)
     if stated is not None:
         require_cap(stated)

@@ -168,7 +168,7 @@ def compare_chains(
     """
     trials, confidence = _TRIALS if options.trials is None else options.trials, options.confidence
     if trials < 2:
-        raise ParameterError(f"trials is {trials}; the audit of a chain needs at least 2, and 48 to show much")
+        raise ParameterError(f"trials is {trials}; the audit of a chain needs at least 2, and 48 for a useful bound")
     neighbours, (_, delta) = options.neighbours or Neighbours.REPLACE_ONE, options.budget()
     started = time.monotonic()
     # Each pair at its share of the error.
@@ -240,7 +240,9 @@ def run_once(config: TrainingConfig, tables: Tables, chain: Chain) -> tuple[dict
         before = dict(fields_of("--plan before the run", told_before(config)))
         finished = chain(config)
         if finished.result.proved is None:
-            raise RefusedError(f"nothing is proved of {config.algorithm} at delta {config.stated_delta:g}")
+            raise RefusedError(
+                f"{config.algorithm} has no proved guarantee at delta {config.stated_delta:g}; choose a delta above 0"
+            )
         return {**before, **observe(current_layout(), config, finished)}, finished.result.proved
 
 

@@ -114,10 +114,8 @@ class AuditRequest(BaseModel, frozen=True, extra="forbid"):
         Field(title="Neighbours", description="Neighbouring relation. Default: that of the newest model."),
     ] = None
     trials: Annotated[int, Field(ge=8, description="Runs of the mechanism on each neighbour.")] = 1000
-    canaries: Annotated[int, Field(ge=0, description="Canaries of the audit from one run; 0 leaves it out.")] = 200
-    chain_trials: Annotated[
-        int, Field(ge=0, description="Whole runs on each neighbour of a pair; 0 leaves them out.")
-    ] = 24
+    canaries: Annotated[int, Field(ge=0, description="Canaries of the audit from one run; 0: no such audit.")] = 200
+    chain_trials: Annotated[int, Field(ge=0, description="Whole runs on each neighbour of a pair; 0: none.")] = 24
     seed: Annotated[int | None, Field(ge=0, description="Seed of rows and noise. Default: a random seed.")] = None
 
 

@@ -84,7 +84,9 @@ def audit_in_one_run(
         linear in the features of a row, or people where it takes none.
     """
     if canaries < 10:
-        raise ParameterError(f"{canaries} canaries; an audit from one run needs at least 10, and hundreds to show much")
+        raise ParameterError(
+            f"{canaries} canaries; an audit from one run needs at least 10, and several hundred for a useful bound"
+        )
     require_noise(name)
     started = time.monotonic()
     rows = -(-canaries // 2)

@@ -68,13 +68,11 @@ def public_sample(name: str, rows: int, seed: int) -> PublicSample:
     """
     dataset = find_dataset(name)
     if dataset.private:
-        raise RefusedError(
-            f"{name} is private: audits run on synthetic rows and on rows of public data sets, never on private ones"
-        )
+        raise RefusedError(f"{name} is private: audits use synthetic rows or public data sets; choose a public set")
     if dataset.person:
         raise RefusedError(
-            f"the rows of {name} are people's ({dataset.person}), and this audit exchanges one row: take rows that are "
-            "records of their own; unitball audit ALGORITHM holds a person with many rows against every algorithm"
+            f"the rows of {name} belong to people ({dataset.person}), and this audit exchanges one row: choose a set "
+            "without a person column, or test people with many rows with unitball audit ALGORITHM"
         )
     if len(dataset.classes) < 2:
         raise InputError(f"{name} has numeric labels; an audit needs a public set with classes")
@@ -84,8 +82,8 @@ def public_sample(name: str, rows: int, seed: int) -> PublicSample:
     places = np.flatnonzero(labels < 2)
     if len(places) < 2 * rows:
         raise InputError(
-            f"{name} has {len(places)} rows of its first two classes and {2 * rows} are needed: half to train on and "
-            "half to put in their place; choose a larger set or fewer rows"
+            f"{name} has {len(places)} rows of its first two classes, and the audit needs {2 * rows}: half for "
+            "training, half as replacements; choose a larger set or fewer rows"
         )
     chosen = np.random.default_rng(seed).permutation(places)[: 2 * rows]
     mapped = UnitNorm()(features[chosen])

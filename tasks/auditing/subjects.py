@@ -60,15 +60,15 @@ def find_subject(name: str, kind: str | None = None) -> Subject:
         For a kind, or a name, that cannot be audited.
     """
     if kind is not None and kind not in KINDS:
-        raise ParameterError(f"kind is {kind!r}; what can be audited are {', '.join(KINDS)}")
+        raise ParameterError(f"kind is {kind!r}; give one of {', '.join(KINDS)}")
     for one in [kind] if kind else KINDS:
         if name in names(one):
             return Subject(one, name)
     if name in names("aggregators"):
         raise ParameterError(
-            f"{name} is an aggregator: it reads releases, not rows, and spends nothing; audit a system that contains it"
+            f"{name} is an aggregator, which reads releases and no rows; audit a system that contains it"
         )
-    raise UnknownNameError(f"nothing that can be audited is called {name!r}; see unitball algorithms")
+    raise UnknownNameError(f"no algorithm {name!r} can be audited; list them: unitball algorithms")
 
 
 def audit_subject(subject: Subject, options: AuditOptions) -> AuditReport:

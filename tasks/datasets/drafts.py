@@ -124,9 +124,7 @@ def draft_schema(
     known_types = dict.fromkeys(map(column_name, numeric), "numeric")
     known_types |= dict.fromkeys(map(column_name, categories), "category")
     if person in known_types:
-        raise InputError(
-            f"column {person!r} says whose row it is, and is {known_types[person]}; a column has one of these roles"
-        )
+        raise InputError(f"column {person!r} is declared as the person and as {known_types[person]}; give it one role")
     known_types |= {} if person is None else {person: "person"}
     unknown = [name for name in known_types if name not in dict(names)]
     if unknown:
@@ -192,8 +190,8 @@ def _require_names(path: Path, names: Sequence[tuple[str, str]]) -> None:
             raise InputError(f"{path}, line 1: column {number} has no name; give it one in the file")
         if cell.replace(",", ".").lstrip("+-").replace(".", "", 1).isdigit():
             raise InputError(
-                f"{path}, line 1: column {number} is a number, so the line is probably a row and not the columns' "
-                "names; if so, give --no-header"
+                f"{path}, line 1: column {number} is a number, so the line is probably a row instead of column names; "
+                "if so, give --no-header"
             )
         if cell == twice:
             raise InputError(f"{path}, line 1: column {cell!r} is named twice; rename one in the file")

@@ -112,10 +112,10 @@ def require_appended(name: str, version: DatasetRef) -> None:
 def _require_appended(name: str, difference: Difference) -> None:
     if len(difference.positions) and not difference.appended:
         raise RefusedError(
-            f"new rows of {name} must follow the rows of the version before, in their unchanged order, and do not. Its "
-            "nights go to parties in turn, and parties may drop out or collude, so only a row's place may determine "
-            "its party: ingest the rows of the version before in their order with the new ones after "
-            "them, or train without dropouts and colluders, under --trust central, or on the parties' own files"
+            f"new rows of {name} must follow the rows of the previous version, whose order must not change. Nights "
+            "are assigned to parties in turn, and parties may drop out or collude, so a row's position must determine "
+            "its party. Ingest the earlier rows in unchanged order with the new rows after them, or train without "
+            "dropouts and colluders, under --trust central, or on the parties' own files"
         )
 
 
@@ -144,7 +144,7 @@ def _newcomers(layout: Layout, horizons: list[Horizon], version: DatasetRef) -> 
     if known and (account := dataset_ref(layout, known[-1].version).account) != version.account:
         if not horizons[-1].full:
             raise RefusedError(
-                f"{version.name} is a night of people of account {account}, and these are people of account "
+                f"{version.name} is a night of people of account {account}, and these people belong to account "
                 f"{version.account}, which has another register of people; ingest them under another name"
             )
         known = ()
@@ -176,16 +176,19 @@ def _require_arriving(name: str, difference: Difference, participations: int) ->
     new = len(difference.positions)
     if participations > 1 or not new:
         return
-    ways = "or declare at the horizon's beginning that a row may come in several nights: --participations, --separation"
+    ways = (
+        "or declare at the start of the horizon that a row may take part in several nights: --participations, "
+        "--separation"
+    )
     if difference.missing:
         raise RefusedError(
-            f"rows of the last version of {name} are missing or were edited, and others are new: an edited row would "
-            f"be charged once and read twice. Ingest a version with rows removed and none added first, {ways}"
+            f"rows of the last version of {name} are missing or edited, and others are new. An edited row would be "
+            f"charged once and read twice: first ingest a version with the rows removed and none added, {ways}"
         )
     if difference.returning > ADMITTED_SHARE * new:
         raise RefusedError(
-            f"new rows of {name} already came in an earlier night: a returning row would be charged once and read "
-            f"twice. Omit them, {ways}"
+            f"new rows of {name} already took part in an earlier night. A returning row would be charged once and "
+            f"read twice: omit these rows, {ways}"
         )
 
 
@@ -228,8 +231,8 @@ def drafted_horizon(config: HorizonSettings, version: DatasetRef) -> Horizon:
     assert config.horizon is not None
     if version.person and not version.private:
         raise RefusedError(
-            f"the rows of {version.name} are public and people's ({version.person}), and Unitball records the nights "
-            "of people for private rows only: train on each version as a whole, without --horizon"
+            f"the rows of {version.name} are public and belong to people ({version.person}); Unitball records nights "
+            "of people only for private rows. Train on each whole version, without --horizon"
         )
     layout, catalog = current_layout(), open_catalog()
     horizons = catalog.horizons(version.name)
@@ -239,9 +242,8 @@ def drafted_horizon(config: HorizonSettings, version: DatasetRef) -> Horizon:
     declared = (config.horizon, config.participations, config.separation)
     if declared != (last.nights, last.participations, last.separation):
         raise InputError(
-            f"{version.name} is night {len(last.arrivals)} of a horizon of {last.nights} with "
-            f"{last.participations} participations at least {last.separation} nights apart; use these values until it "
-            "ends"
+            f"{version.name} is night {len(last.arrivals)} of a horizon of {last.nights} with {last.participations} "
+            f"participations at least {last.separation} nights apart; keep these values until it ends"
         )
     arrival = arrival_of(layout, catalog, version.name, version)
     came = () if arrival is None or not arrival.rows else (arrival,)
@@ -258,7 +260,9 @@ def _fresh(config: HorizonSettings, version: DatasetRef, horizons: list[Horizon]
         _require_arriving(version.name, found, horizons[-1].participations)
         if not len(found.positions):
             came, ingest = ("no new person", "rows of new people") if version.person else ("no row", "new rows")
-            raise InputError(f"the horizon of {version.name} is over and {came} has come since: ingest {ingest} first")
+            raise InputError(
+                f"the horizon of {version.name} is complete, and {came} has arrived since: ingest {ingest} first"
+            )
         # Rows that are new, but everybody who has ever come.
         first = everything if version.person else found
     number = len(horizons) + 1
@@ -337,7 +341,7 @@ def positions_of(version: DatasetRef, arrival: Arrival, name: str) -> NDArray[np
     positions = _compared(current_layout(), open_catalog().horizons(name), version).positions
     if len(positions) != arrival.rows:
         raise InputError(
-            f"night {arrival.night} of {name} is on record with {arrival.rows} new rows, and {len(positions)} are "
-            "found: the stored rows are not those that arrived; restore them from their back-up"
+            f"night {arrival.night} of {name} is recorded with {arrival.rows} new rows, but {len(positions)} are "
+            "found: the stored rows have changed; restore them from their back-up"
         )
     return positions

@@ -41,8 +41,7 @@ def _require_own_name(request: IngestRequest, *, own: bool) -> None:
     """Refuse rows of one's own under the name of a set that comes along, which nobody could ask for any more."""
     if request.name in BUNDLED and (own or request.path is not None or request.parties):
         raise InputError(
-            f"{request.name} is the name of a bundled data set, which your rows would hide; "
-            f"choose another name, such as my_{request.name}"
+            f"{request.name} is the name of a bundled data set; choose another name, such as my_{request.name}"
         )
 
 
@@ -138,14 +137,11 @@ def ingest(
     _require_own_name(request, own=rows is not None)
     if (request.visibility is Visibility.DERIVED) != (drawn is not None):
         raise InputError(
-            f"{request.name} is {request.visibility}; derived rows are those that `unitball synthesise` draws, and no "
-            "others: ingest your rows as private or public"
+            f"{request.name} is {request.visibility}; only `unitball synthesise` makes derived rows: ingest your rows "
+            "as private or public"
         )
     if request.not_derived.strip() and request.visibility is not Visibility.PUBLIC:
-        raise InputError(
-            f"--not-derived applies to public rows, and {request.name} is {request.visibility}, with an "
-            "account and charges of its own; omit it"
-        )
+        raise InputError(f"--not-derived applies to public rows, and {request.name} is {request.visibility}; omit it")
     layout = current_layout()
     catalog = open_catalog()
     sweep_unregistered(layout, catalog)
@@ -310,8 +306,8 @@ def _recognised(
     syntheses = sorted({one.synthesis for one in enough} | ({carried["synthesis"]} if carried is not None else set()))
     if len(syntheses) > 1:
         raise InputError(
-            f"rows of {request.name} are drawn by {len(syntheses)} syntheses "
-            f"({', '.join(key[:12] for key in syntheses)}; {'; '.join(few)}); ingest them apart, or declare "
+            f"rows of {request.name} occur in derived sets of {len(syntheses)} syntheses "
+            f"({', '.join(key[:12] for key in syntheses)}; {'; '.join(few)}); ingest them separately, or declare "
             "--not-derived REASON"
         )
     staged.rest_on(syntheses[0])

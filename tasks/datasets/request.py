@@ -25,7 +25,7 @@ class AccountRequest(BaseModel, frozen=True, extra="forbid"):
     account: Annotated[
         str | None, Field(description="Account that pays for releases of these rows. Default: the data set's name.")
     ] = None
-    epsilon_cap: Annotated[float | None, Field(description="Cap: the most ε that the account may ever spend.")] = None
+    epsilon_cap: Annotated[float | None, Field(description="Cap: maximum total ε of the account.")] = None
     delta_cap: Annotated[float | None, Field(description="δ of the cap; below 1/n.")] = None
     soft_limit: Annotated[
         float | None,
@@ -35,7 +35,7 @@ class AccountRequest(BaseModel, frozen=True, extra="forbid"):
         ),
     ] = None
     allow_idealised: Annotated[
-        bool, Field(description="Allow algorithms with idealised numerics. They are proved in real arithmetic only.")
+        bool, Field(description="Allow algorithms proved in real arithmetic only (idealised numerics).")
     ] = False
     disjoint_people: Annotated[
         str, Field(description="Declare different people, with the reason. The reason is recorded.")
@@ -107,7 +107,7 @@ class PeopleRequest(BaseModel, frozen=True, extra="forbid"):
         PositiveInt | None, Field(description=f"Maximum rows or images per person. Default: {MOST_ROWS}.")
     ] = None
     namespace: Annotated[
-        str | None, Field(description="What the identifiers are. For example the record numbers of one hospital.")
+        str | None, Field(description="Kind of the identifiers, for example the record numbers of one hospital.")
     ] = None
 
 
@@ -125,7 +125,7 @@ class ImagesRequest(BaseModel, frozen=True, extra="forbid"):
         Alpha | None, Field(description="Background colour behind transparent pixels. Default: refuse such images.")
     ] = None
     palettes: Annotated[
-        Palettes | None, Field(description="Whether to take a palette's colours. Default: refuse such images.")
+        Palettes | None, Field(description="Whether to read a palette's colours. Default: refuse such images.")
     ] = None
 
 
@@ -163,8 +163,8 @@ class IngestRequest(
     not_derived: Annotated[
         str,
         Field(
-            description="Declare that public rows that are like synthetic ones are not drawn from them, with the "
-            "reason. The reason is recorded."
+            description="Declare that public rows that resemble synthetic rows do not come from them, with the reason. The "
+            "reason is recorded."
         ),
     ] = ""
     schema_path: Annotated[
@@ -173,9 +173,7 @@ class IngestRequest(
     parties: Annotated[Mapping[str, Path], Field(description="File of one party: NAME=FILE; repeat for each.")] = {}
     test_path: Annotated[Path | None, Field(description="File of test rows.")] = None
     people: Annotated[People | None, Field(description="People of rows without a schema.")] = None
-    columns: Annotated[
-        tuple[TableColumn, ...], Field(description="Which features belong to which column, without a schema.")
-    ] = ()
+    columns: Annotated[tuple[TableColumn, ...], Field(description="Features of each column, without a schema.")] = ()
 
     def declared_people(self) -> People | None:
         """Return what is declared of people outside a schema; the column has no name where the format itself has one.

@@ -175,7 +175,7 @@ def declared_schema(dataset: DatasetRef, table: Json | None = None) -> Schema:
         why = (
             "its rows came without a schema"
             if table is None or "schema" not in table
-            else "a numeric column of its schema has no range, without which nothing says what bins are parts of"
+            else "a numeric column of its schema has no range, which bins need"
         )
         raise InputError(
             f"{dataset.name} has no declared columns: {why}; ingest a table under a schema that declares each column"

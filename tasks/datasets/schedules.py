@@ -40,7 +40,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,59}")
 
 def _called(name: str) -> str:
     if not _NAME.fullmatch(name):
-        raise ValueError("a name has 1 to 60 letters (A to z), digits, - and _, and begins with a letter or digit")
+        raise ValueError("use 1 to 60 letters (A to z), digits, - and _, beginning with a letter or digit")
     return name
 
 
@@ -153,9 +153,7 @@ def next_dates(cron: str, timezone: str, count: int, *, fields: bool = False) ->
 
     parts = cron.split()
     if fields and len(parts) != len(_FIELDS):
-        raise ParameterError(
-            f"cron {cron!r}: {len(parts)} fields, and there are five ({', '.join(_FIELDS)}), as in {NIGHTLY!r}"
-        )
+        raise ParameterError(f"cron {cron!r}: {len(parts)} fields; give five ({', '.join(_FIELDS)}), as in {NIGHTLY!r}")
     try:
         ZoneInfo(timezone)
     except (ValueError, KeyError, OSError):
@@ -166,14 +164,14 @@ def next_dates(cron: str, timezone: str, count: int, *, fields: bool = False) ->
         schedule = CronSchedule(cron=cron, timezone=timezone)
     except ValidationError as error:
         message = error.errors()[0]["msg"].removeprefix("Value error, ")
-        raise ParameterError(f"cron {cron!r}: {message}; there are five fields, as in {NIGHTLY!r}") from None
+        raise ParameterError(f"cron {cron!r}: {message}; give five fields, as in {NIGHTLY!r}") from None
     try:
         return list(asyncio.run(schedule.get_dates(count)))
     except (ValueError, OverflowError):
         # croniter's error of an expression without a date is a ValueError.
         named = ", ".join(f"{name} {part}" for name, part in zip(_FIELDS, parts, strict=False))
         raise ParameterError(
-            f"cron {cron!r}: no date within fifty years fits it ({named}); correct the day or the month"
+            f"cron {cron!r}: no date within fifty years matches ({named}); correct the day or the month"
         ) from None
 
 
@@ -362,8 +360,8 @@ def _require_counts(config: TrainingConfig, dataset: DatasetRef, coverage: float
     """Refuse a coverage where the schedule's own models will have no intervals or sets."""
     if config.horizon is not None:
         raise InputError(
-            f"--score-coverage is {coverage:g} and --horizon {config.horizon}; rows of one night may differ from those "
-            "of the next, so nights release no counts for intervals or sets: omit one of them"
+            f"--score-coverage is {coverage:g} and --horizon {config.horizon}; nights release no counts for intervals "
+            "or sets: omit one of them"
         )
     if dataset.classes and not config.roc:
         raise InputError(
@@ -371,8 +369,8 @@ def _require_counts(config: TrainingConfig, dataset: DatasetRef, coverage: float
         )
     if not dataset.private or not config.evaluation:
         raise InputError(
-            f"--score-coverage is {coverage:g}; intervals and sets need a charged release of held-out rows, which "
-            "runs on private rows make unless --no-evaluation is given"
+            f"--score-coverage is {coverage:g}; intervals and sets need a charged release of held-out rows: omit "
+            "--no-evaluation"
         )
 
 
@@ -401,7 +399,7 @@ def require_columns(source: Path, encoder: Encoder | None, id_column: str | None
         return
     declared = None if encoder is None else encoder.declared
     if declared is None and source.suffix not in PARQUET:
-        raise InputError(f"{source}: this model takes arrays; give a Parquet file with a column {FEATURES!r} of lists")
+        raise InputError(f"{source}: this model needs arrays; give a Parquet file with a column {FEATURES!r} of lists")
     first = next(raw_rows(source, declared, 1), None)
     # A nightly delivery may be empty.
     columns = list(first.columns) if first is not None else names_of(source, declared)

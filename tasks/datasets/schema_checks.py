@@ -191,7 +191,7 @@ def _require_columns(path: Path, schema: Schema, block: Table) -> None:
     needed, extra = (schema.needed, []) if block.unit == "row" else (declared, [*block.columns])
     faults = [f"column {name!r} is missing" for name in needed if name not in block.columns]
     faults += [
-        f"column {name!r} is not in the schema (add it; with type: ignore it is not read)"
+        f"column {name!r} is not in the schema (add it, with type: ignore if it is not needed)"
         for name in extra
         if name not in declared
     ]

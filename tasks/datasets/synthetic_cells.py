@@ -40,12 +40,12 @@ def require_drawable(schema: Schema) -> None:
     for column in schema.inputs:
         if isinstance(column, Category) and column.hashed:
             raise InputError(
-                f"column {column.name} is hashed: its bins are not values of rows; declare its values, or "
-                "give it the type ignore"
+                f"column {column.name} is hashed, and a bin does not determine a value; declare its values, or give "
+                "it the type ignore"
             )
         if isinstance(column, Days):
             raise InputError(
-                f"column {column.name} is computed from {' and '.join(column.between)}, which it does not determine; "
+                f"column {column.name} is computed from {' and '.join(column.between)} and does not determine them; "
                 "declare a numeric column, or give it the type ignore"
             )
         if isinstance(column, Date) and "days" not in column.parts:

@@ -56,7 +56,9 @@ class Risk:
     def __init__(self, config: TrainingConfig, *, loss: str, regularisation: float) -> None:
         dataset = find_dataset(config.dataset)
         if dataset.private:
-            raise RefusedError(f"the exact risk on {dataset.name} reads private rows without a release")
+            raise RefusedError(
+                f"the exact risk on {dataset.name} would read private rows without a release; choose a public set"
+            )
         mapped = make_normalised(plan_normalisation(dataset, config.normalisation or "unit-norm"))
         shards = make_partition(plan_partition(mapped, config)).training
         setting = Setting(
@@ -126,7 +128,7 @@ def noise_phases(points: list[Point]) -> Computed:
                 sentence(claim.flaw) if claim and claim.flaw else "–",
             ]
         )
-    return [], [Table(title="Mechanisms, read off the registry", head=head, body=body)]
+    return [], [Table(title="Mechanisms of the registry", head=head, body=body)]
 
 
 def noise_scales(points: list[Point]) -> Computed:
@@ -198,9 +200,11 @@ def ingest_features(source: str, features: Sequence[int], name: str) -> None:
     """
     dataset = find_dataset(source)
     if dataset.private:
-        raise RefusedError(f"{source} is private; a copy of some of its features would escape its account")
+        raise RefusedError(
+            f"{source} is private, and a copy of its features would be outside its account; choose a public set"
+        )
     if not features or max(features) >= dataset.dimension:
-        raise InputError(f"{source} has features 0 to {dataset.dimension - 1}; {list(features)} are not all among them")
+        raise InputError(f"{source} has features 0 to {dataset.dimension - 1}; correct {list(features)}")
     rows, labels = _rows(dataset)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "rows.libsvm")

@@ -119,7 +119,7 @@ def load_experiment(name: str) -> tuple[Experiment, Drawing | None, Path]:
     place = experiments_folder() / path_component(name, "experiment")
     if not (place / "experiment.json").is_file():
         known = ", ".join(stored_experiments()) or "none yet: run unitball reproduce or unitball sweep"
-        raise InputError(f"no experiment {name!r} was run in this root; there are: {known}")
+        raise InputError(f"this root has no experiment {name!r}; it has: {known}")
     experiment = Experiment.model_validate_json((place / "experiment.json").read_bytes())
     png, svg = (place / name for name in ("figure.png", "figure.svg"))
     return experiment, Drawing(png=png.read_bytes(), svg=svg.read_bytes()) if svg.is_file() else None, place

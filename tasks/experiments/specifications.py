@@ -46,7 +46,7 @@ def _grid(axes: dict[str, list[object]]) -> dict[str, list[object]]:
             raise ValueError(f"{name} has no values; give at least one, for example {name}: [1]")
         repeated = [value for place, value in enumerate(values) if value in values[:place]]
         if repeated:
-            raise ValueError(f"{name} has the value {repeated[0]!r} twice; each point runs once")
+            raise ValueError(f"{name} has the value {repeated[0]!r} twice; list it once")
     return axes
 
 

@@ -107,7 +107,7 @@ class _Members(Mapping[str, bytes]):
     def __getitem__(self, name: str) -> bytes:
         data = self.unsigned(name, self._most)
         if hashlib.sha256(data).hexdigest() != self.digests[name]:
-            raise DamagedError(f"{self._path}: {name} differs from what was signed; request the archive again")
+            raise DamagedError(f"{self._path}: {name} differs from the signed content; request the archive again")
         return data
 
     def unsigned(self, name: str, most: int) -> bytes:
@@ -115,13 +115,13 @@ class _Members(Mapping[str, bytes]):
         entry = self._entries[name]
         if entry.file_size > most:
             raise InputError(
-                f"{self._path}: {name} states {entry.file_size:,} bytes; {most:,} are read (UNITBALL_MEMORY)"
+                f"{self._path}: {name} declares {entry.file_size:,} bytes; the limit is {most:,} (UNITBALL_MEMORY)"
             )
         try:
             with self._file.open(entry) as stream:
                 data = stream.read(entry.file_size + 1)
             if len(data) > entry.file_size:
-                raise EOFError("it holds more bytes than it states")
+                raise EOFError("it holds more bytes than it declares")
         except (*UNREADABLE, zlib_error) as error:
             raise DamagedError(f"{self._path}: {name} is damaged ({error}); request the archive again") from error
         return data
@@ -134,7 +134,7 @@ class _Members(Mapping[str, bytes]):
                 f"{self._path}: {', '.join(strange[:5])} was added or is missing; request the archive again"
             )
         if sum(entry.file_size for entry in self._entries.values()) > _MOST_BYTES:
-            raise InputError(f"{self._path} states more than {_MOST_BYTES:,} bytes, more than any export")
+            raise InputError(f"{self._path} declares more than {_MOST_BYTES:,} bytes, the limit of an export")
         for name in digests:
             self[name]
 
@@ -165,7 +165,7 @@ def read(path: Path) -> Archive:
         weakref.finalize(members, file.close)
     except UNREADABLE as error:
         reason = getattr(error, "strerror", None) or error
-        raise InputError(f"{path} is not an archive of an export: {reason}") from error
+        raise InputError(f"{path} is not an archive of unitball export: {reason}") from error
     digests, signer = _signed(path, members)
     members.check(digests)
     return Archive(members, signer)
@@ -181,9 +181,11 @@ def _signed(path: Path, members: _Members) -> tuple[dict[str, str], str]:
         listed = parse_json(contents, f"{path}: {_CONTENTS}")
         version, digests = int(listed["format_version"]), dict(listed["members"])
     except InvalidSignature as error:
-        raise DamagedError(f"{path}: {_CONTENTS} differs from what was signed; request the archive again") from error
+        raise DamagedError(f"{path}: {_CONTENTS} differs from the signed content; request the archive again") from error
     except (KeyError, ValueError, TypeError) as error:
-        raise DamagedError(f"{path} has no readable {_CONTENTS} and {_SIGNATURE} ({error}): no export") from error
+        raise DamagedError(
+            f"{path} has no readable {_CONTENTS} and {_SIGNATURE} ({error}), so it is not an archive of unitball export"
+        ) from error
     require_format(path, version, FORMAT_VERSION)
     return digests, fingerprint(key)
 
@@ -255,8 +257,8 @@ def export_run(run: str) -> tuple[bytes, str, str]:
             evidence = Evidence.stored(layout, key)
             if evidence is None:
                 raise InputError(
-                    f"release {key[:12]} was made of parties' messages, and what they signed is missing from "
-                    f"{layout.round(key)}; restore it, or repeat the run with another --replicate"
+                    f"release {key[:12]} was made from parties' messages, and the signed messages are missing from "
+                    f"{layout.round(key)}; restore them, or repeat the run with another --replicate"
                 )
             files[SIGNED] = evidence
         members |= {release_member(key, name): data for name, data in files.items()}
@@ -315,7 +317,7 @@ def _fields(manifest: Json) -> Json:
 
 def _find(run: str) -> Json:
     if len(run) < 6:
-        raise InputError(f"run {run!r} is too short; give six characters or more of its key, or of MLflow's id of it")
+        raise InputError(f"run {run!r} is too short; give at least six characters of its key or of its MLflow id")
     records = query(current_layout(), "SELECT * FROM runs", memory=kept_memory()).to_pylist()
     means = [record for record in records if any(str(record.get(name) or "").startswith(run) for name in _NAMES)]
     if not means and not set(run) <= set(hexdigits):
@@ -326,7 +328,7 @@ def _find(run: str) -> Json:
     if len(means) != 1:
         known = ", ".join(str(record.get("run_key"))[:12] for record in records[-5:]) or "none yet"
         how = f"{len(means)} runs" if means else "no run"
-        raise InputError(f"{how} of this root: {run!r} (the last ones are {known}, or name a model)")
+        raise InputError(f"{how} of this root: {run!r} (the newest are {known}; or give a model)")
     return {
         name: json.loads(value) if name in _JSON and isinstance(value, str) else value
         for name, value in means[0].items()

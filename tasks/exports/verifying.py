@@ -367,7 +367,7 @@ def verify_archive(archive: Archive, *, signer: str | None = None) -> Verified:
     try:
         contents = _Contents(archive)
     except (KeyError, ValueError, TypeError) as error:
-        raise InputError(f"what {archive.signer[:16]} has signed is not an export of a run: {error!r}") from error
+        raise InputError(f"the content signed by {archive.signer[:16]} is not an export of a run: {error!r}") from error
     signed = f"by the key {archive.signer}; whose it is, its owner has to say (--signer)"
     named = signer is None or archive.signer == signer.strip().lower()
     if signer is not None:
@@ -687,7 +687,9 @@ def _prices(contents: _Contents) -> str:
         differing = [_differing(costs, plan["content"]["costs"]) for costs in prices]
         if all(differing):
             other = differing[0]
-            raise _RefutedError(f"plan {plan['sequence']} was recorded at another price than its releases': {other}")
+            raise _RefutedError(
+                f"plan {plan['sequence']} was recorded at a price that differs from its releases': {other}"
+            )
     return f"{len(plans)} plan(s) cost what the ledger recorded"
 
 
@@ -698,7 +700,7 @@ def _require_own_ledger(contents: _Contents) -> None:
         contents.entries or contents.evidence.keys() != contents.charged().keys(),
         "some releases were charged by parties of their own, and others here",
     )
-    raise _UncheckedError("each party has charged it in its own account and signed that")
+    raise _UncheckedError("each party charged it in its own account and signed the charge")
 
 
 def _plain(value: Any) -> Any:
@@ -738,7 +740,7 @@ def _epsilon(contents: _Contents) -> str:
             if proved_epsilon
             else "nothing"
         )
-        raise _RefutedError(f"the run states another {other} than is derived here from its releases: {proved}")
+        raise _RefutedError(f"the run's {other} differs from the value derived here from its releases: {proved}")
     if proved_epsilon is None:
         return "nothing is proved of this run"
     plans = {entry["sequence"]: entry["content"]["delta"] for entry in contents.of(Kind.PLAN)}
@@ -826,7 +828,7 @@ def _cap(contents: _Contents) -> str:
 
 def _parties(contents: _Contents) -> str:
     if not contents.evidence:
-        raise _UncheckedError("all rows are the signer's, so no other party has signed")
+        raise _UncheckedError("all rows belong to the signer, so no other party signs")
     first, plan = next(iter(contents.evidence.values())), contents.plan
     shared = {"config", "counted", "roster", "descriptions", "charges"}
     _refute_if(
@@ -870,7 +872,7 @@ def _chain(contents: _Contents) -> str:
 def _ledger(contents: _Contents) -> str:
     database = open_ledger_database()
     if database.chain.ledger_id != contents.ledger:
-        raise _UncheckedError("it is not the ledger of this root; verify with the same root to compare entries")
+        raise _UncheckedError("the ledger belongs to another root; verify with that root to compare entries")
     if problem := next(unlike(database, contents.stored), None):
         raise _RefutedError(problem)
     return f"{len(contents.stored)} entries are those of this root's ledger"

@@ -230,19 +230,19 @@ def _public_rows(name: str, rows: DatasetRef, plan: RunPlan) -> Shards:
     """
     registered = find_dataset(name)
     if registered.private:
-        raise RefusedError(f"{name} is private: private rows are measured only by charged releases; name a public set")
+        raise RefusedError(f"{name} is private, and private rows need a charged release; give a public set")
     mapped = make_normalised(plan_normalisation(registered, plan.normalisation))
     if plan.features:
         mapped = make_mapped(plan_mapping(mapped, plan.features))
     if (mapped.dimension, mapped.classes, mapped.labels) != (rows.dimension, rows.classes, rows.labels):
         raise InputError(
-            f"{name} has {mapped.dimension} features and classes {', '.join(mapped.classes)}, the parties' rows have "
-            f"{rows.dimension} and {', '.join(rows.classes)}; use rows of the same kind"
+            f"{name} has {mapped.dimension} features and classes {', '.join(mapped.classes)}, but the parties' rows "
+            f"have {rows.dimension} and {', '.join(rows.classes)}; choose a set of the same kind"
         )
     if plan.column_map is not None and mapped.columns != rows.columns:
         raise InputError(
-            f"{name} declares other columns than the parties' rows, and the model uses columns; ingest it under "
-            "the parties' schema"
+            f"the columns of {name} differ from those of the parties' rows, and the model uses columns; ingest the "
+            "set under the parties' schema"
         )
     partitioned = make_partition(plan_partition(mapped, TrainingConfig(dataset=name, parties=1, test_fraction=0.0)))
     return Shards(training=partitioned.training, held_out=partitioned.held_out or partitioned.training[0])
@@ -277,7 +277,7 @@ class _Asking:
         table = unpacked(next(iter(answers.values())).message)
         schema = parse_json(table, "a schema") if table else None
         if (identity(table=schema) if table else "") != self._found[0].table:
-            raise RefusedError(f"party {self._roster.names[0]} has sent another schema than it signed")
+            raise RefusedError(f"party {self._roster.names[0]} sent a schema that differs from the one it signed")
         if counted is not None:
             self.counted = counted.model_copy(update={"table": table.decode()})
         self.run = protocol.run_name(self._config, self.said, self.counted)
@@ -306,7 +306,10 @@ class _Asking:
             answers = self.ask_all(Ask.RESERVE)
             for party, answer in answers.items():
                 if unpacked(answer.message).decode() != protocol.keys_of(self.plan.releases):
-                    raise RefusedError(f"party {party} derives another plan: it has another version of Unitball")
+                    raise RefusedError(
+                        f"party {party} derives a different plan, because it runs another version of Unitball; "
+                        "install the same version"
+                    )
             before = [party for party, answer in answers.items() if answer.reason == CHARGED_BEFORE]
             if before:
                 self._progress(f"charged for this run before, at no further cost: {', '.join(before)}")
@@ -609,7 +612,7 @@ class _NoNoise:
     def stream(self, step: str, value: object) -> NoReturn:
         """Refuse."""
         del step, value
-        raise ParameterError("it is random, and each party would draw another one")
+        raise ParameterError("it is random, and each party would draw a different map")
 
 
 def _store_public_map(release: PlannedRelease) -> None:
@@ -642,7 +645,7 @@ def _checked(planned: PlannedRelease, answer: Answer) -> Artefact:
     sent = manifest, _ = answer.sent.opened(answer.party)
     wanted = planned.model_dump(mode="json", include={"algorithm", "budget", "setting", "trust", "parties"})
     if any(manifest.get(name) != value for name, value in wanted.items()):
-        raise RefusedError(f"party {answer.party} has sent another release than the planned one")
+        raise RefusedError(f"party {answer.party} sent a release that differs from the planned one")
     try:
         artefact: Artefact = require_sent(planned, [planned], recorded_key(manifest), sent)
     except (ParameterError, RefusedError) as error:

@@ -201,18 +201,19 @@ class Floors(WireModel):
         least = self.colluders_of(parties)
         if tolerance.colluders < least:
             raise RefusedError(
-                f"the plan holds against {tolerance.colluders} colluders of {parties} parties and its owner asks for "
-                f"{least}; ask with --colluders {least}, or its owner lowers `floors` in its roster"
+                f"the plan tolerates {tolerance.colluders} colluders of {parties} parties, and its owner requires "
+                f"{least}; give --colluders {least}, or let its owner lower `floors` in its roster"
             )
         if tolerance.quorum < (self.survivors or 0):
             raise RefusedError(
-                f"the plan opens sums of {tolerance.quorum} of {parties} parties and its owner asks for "
-                f"{self.survivors}; ask with fewer --dropouts, or its owner lowers `floors` in its roster"
+                f"the plan opens sums of {tolerance.quorum} of {parties} parties, and its owner requires "
+                f"{self.survivors}; give fewer --dropouts, or let its owner lower `floors` in its roster"
             )
         if masking.consistent_survivors and not self.consistent_survivors:
             raise RefusedError(
                 "the plan assumes that the server shows every party the same survivors (--consistent-survivors), and "
-                "its owner does not consent to that (consistent_survivors under `floors` in its roster)"
+                "its owner does not consent; omit the option, or let the owner set consistent_survivors under "
+                "`floors` in its roster"
             )
 
 
@@ -248,11 +249,11 @@ class Roster(WireModel):
             key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(message.key))
             key.verify(bytes.fromhex(message.signature), _signed(purpose, run, message.party, message.body))
         except (InvalidSignature, ValueError):
-            raise RefusedError(f"the {purpose} of party {message.party!r} does not have its signature") from None
+            raise RefusedError(f"the {purpose} of party {message.party!r} lacks its signature") from None
         if pinned != fingerprint(key):
             raise RefusedError(
-                f"the {purpose} of party {message.party!r} is signed with a key ({fingerprint(key)[:16]}…) that is not "
-                "the roster's; ask that party, not the coordinator, for its fingerprint"
+                f"the {purpose} of party {message.party!r} is signed with a key ({fingerprint(key)[:16]}…) that is "
+                "not in the roster; ask that party (not the coordinator) for its fingerprint"
             )
         return message.body
 

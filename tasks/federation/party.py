@@ -143,9 +143,7 @@ class Party:
         self._key = identity_key(root_secret(current_layout()))
         own = fingerprint(self._key.public_key())
         if roster.parties.get(self.name) != own:
-            raise InputError(
-                f"the roster does not name party {self.name!r} with its own key; its line is: {self.name}: {own}"
-            )
+            raise InputError(f"the roster lacks party {self.name!r} with its own key; add the line {self.name}: {own}")
         self._number = roster.names.index(self.name)
 
     def answer(self, request: Request) -> Answer:
@@ -200,7 +198,7 @@ class Party:
         """Return the run that all parties' descriptions and the configuration make, as everybody and as it sees it."""
         descriptions, own = described(self._roster, request.descriptions), self._description(request)
         if descriptions[self._number] != own:
-            raise RefusedError("its rows are not as the request describes them; start the run again")
+            raise RefusedError("its rows differ from the request's description; start the run again")
         run = run_name(request.config, request.descriptions, request.counted)
         asked_for = request.config.model_dump_json()
         return _derived(current_root(), self._dataset, self._number, asked_for, request.counted, descriptions, run)
@@ -252,9 +250,7 @@ class Party:
         ledger = open_ledger()
         keys = {one.key for one in run.releases}
         if ledger.charged(keys) != keys:
-            raise RefusedError(
-                f"run {run.name[:12]} is not charged to its account; a run is reserved and committed first"
-            )
+            raise RefusedError(f"run {run.name[:12]} is not charged to its account; reserve and commit the run first")
         releases = run.own.releases
         release = releases[request.release] if request.release < len(releases) else None
         shard = None if release is None else run.shard_of(release)
@@ -266,7 +262,7 @@ class Party:
     def _release(self, request: Request) -> Answer:
         charged = self._charged(request)
         if len(charged.release.parties) > 1:
-            raise RefusedError("this is a sum over all parties; a party's own part of it is not released")
+            raise RefusedError("this is a sum over all parties, and a party never releases its own part")
         artefact = make_release(charged.release, [charged.shard], self._upstream(request, charged))
         body = release_body(charged.session.key, read_release(artefact))
         return self._signed(Purpose.RELEASE, charged.run.name, body, sent=Sent.stored(artefact.key))
@@ -317,7 +313,7 @@ class Party:
         )
         before = read_release(kept).arrays()
         if ReleaseStore.digest_of({}, before) != ReleaseStore.digest_of({}, artefact.arrays()):
-            raise RefusedError(f"it was sent another {planned.label} before, and its rows use that one only")
+            raise RefusedError(f"it received a different {planned.label} before, and its rows may use only that one")
         return kept
 
     def _sums(self, request: Request, *, secure: bool) -> tuple[_Asked, PartyRounds]:
@@ -331,8 +327,8 @@ class Party:
         open_ledger().count_answers(release.key, notes.count())
         if notes.put(_SESSION, charged.session.key.encode()) != charged.session.key.encode():
             raise RefusedError(
-                "it has taken part in another run with these rows, this algorithm and this budget, and the "
-                "same noise must hide only one sum; run with another --replicate, which is a new charge"
+                "it took part in another run with these rows, this algorithm and this budget, and noise must never be "
+                "used twice; run with another --replicate, which is a new charge"
             )
         return charged, PartyRounds(release, self._number, request.block)
 
@@ -352,9 +348,9 @@ class Party:
         message = request.message.encode()
         sessions = len(release_blocks(charged.release))
         if request.block >= sessions:
-            raise RefusedError(f"this release has {sessions} sessions, and was asked for number {request.block}")
+            raise RefusedError(f"this release has {sessions} sessions, and number {request.block} was requested")
         if stage is Stage.ADVERTISE and RoundParameters.decode(message) != session_of(charged.session, request.block):
-            raise RefusedError("the session's parameters are not those of this run")
+            raise RefusedError("the session's parameters differ from those of this run")
         signed_for = session_name(charged.run.name, charged.session.key, request.block)
         if stage is Stage.SHARE:
             self._require_authentic(signed_for, request, Introduction.decode(message))
@@ -380,8 +376,8 @@ class Party:
         for neighbour, public in introduction.public_keys.items():
             if keys.get(neighbour) != public:
                 raise RefusedError(
-                    f"the public key of party {self._roster.names[neighbour]!r} is not the one that it "
-                    f"signed: the message was changed in transit"
+                    f"the public key of party {self._roster.names[neighbour]!r} differs from the one it signed: the "
+                    "message was changed in transit"
                 )
 
 

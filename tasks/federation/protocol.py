@@ -105,8 +105,8 @@ def _partitioned(config: TrainingConfig, descriptions: Sequence[Description]) ->
         held = 0 if party.test_rows else held_out_rows(party.party, party.rows, fraction, config.partition_seed)
         if fraction and not party.test_rows and not 0 < held < party.rows:
             raise RefusedError(
-                f"party {party.party} would hold out {held} of its {party.rows} {party.unit.several}; choose another "
-                "--test-fraction, or --no-evaluation"
+                f"party {party.party} would hold out {held} of its {party.rows} {party.unit.several}; change "
+                "--test-fraction, or give --no-evaluation"
             )
         yield party.party, party.rows - held, party.test_rows or held
 
@@ -180,11 +180,13 @@ def federated_plan(
         if held:
             held_out.append(ShardRef(dataset=rows, partition=partition, party=apart, rows=held))
     if len({shard.party for shard in (*training, *held_out)}) < len(training) + len(held_out):
-        raise RefusedError(f"a party has the name of another party's held-out rows ({HELD_OUT!r} or 'NAME.{HELD_OUT}')")
+        raise RefusedError(
+            f"a party's name equals that of held-out rows ({HELD_OUT!r} or 'NAME.{HELD_OUT}'); rename the party"
+        )
     if counted is not None:
         plan = _counting_plan(config, descriptions, counted, training)
     elif 0 < len(held_out) < len(training):
-        raise RefusedError("some parties have their own test rows and others hold out none: --no-evaluation")
+        raise RefusedError("some parties have their own test rows and others hold out none; give --no-evaluation")
     else:
         relation = Neighbours(descriptions[0].relation)
         references = AllRows(training=training, held_out=held_out, relation=relation, features=features)
@@ -194,8 +196,8 @@ def federated_plan(
             require_people(*release.algorithm.classes())
         if len(release.parties) > 1 and release.reads_rows and not release.travels:
             raise RefusedError(
-                f"{plan.system} under trust {plan.trust} over {len(release.parties)} parties is not made of what each "
-                "of them sends by itself: that are sums (under secagg of up to 64 parties), and what each trains alone "
+                f"separate parties cannot run {plan.system} under trust {plan.trust} with {len(release.parties)} "
+                "parties. Supported are sums (under secagg, up to 64 parties) and models that each party trains alone "
                 "(--trainer output-perturbation --trust local)"
             )
     return plan
@@ -417,12 +419,12 @@ class Evidence(WireModel):
         """
         for party, body in self._said(self.charges, Purpose.CHARGE, run, self.roster.names).items():
             if body != keys_of(releases):
-                raise RefusedError(f"party {party} has charged other releases than these")
+                raise RefusedError(f"party {party} charged different releases")
         if len(one.parties) == 1:
             (message,) = self.messages
             body = self._said(message, Purpose.RELEASE, run, one.parties)[one.parties[0]]
             if body != release_body(one.key, artefact) or self.took_part != one.parties:
-                raise RefusedError(f"party {one.parties[0]} has signed another release than this {one.label}")
+                raise RefusedError(f"party {one.parties[0]} signed a different release than this {one.label}")
         elif one.masking is not None:
             for number, (message, _) in enumerate(zip(self.messages, release_blocks(one), strict=True)):
                 self._said(message, Purpose.ADVERTISEMENT, session_name(run, one.key, number), self.took_part)
@@ -438,7 +440,7 @@ class Evidence(WireModel):
         again = result_of(one, sums, used).arrays()
         same = {name: np.allclose(array, again[name], rtol=1e-6) for name, array in artefact.arrays().items()}
         if not all(same.values()) or self.took_part != self.roster.names:
-            raise RefusedError(f"{one.label} is not made of the sums that the parties have signed")
+            raise RefusedError(f"{one.label} does not follow from the sums that the parties signed")
 
     def _said(self, signed: Sequence[Signed], purpose: Purpose, run: str, parties: Sequence[str]) -> Mapping[str, str]:
         """Return what some parties have signed, by party; others may have, too."""

@@ -170,8 +170,8 @@ def require_scheduler(address: str | None) -> None:
         raise InputError(f"--dask {address!r}: {error}; give tls://HOST:8786, or --dask local") from None
     if place.scheme != "tls":
         raise InputError(
-            f"--dask {address!r}: Dask's plain protocol runs code of any client that can connect; start the "
-            f"scheduler with: unitball dask scheduler, and give tls://HOST:PORT"
+            f"--dask {address!r}: Dask's plain protocol runs code from any client that can connect; start the "
+            "scheduler with: unitball dask scheduler, and give tls://HOST:PORT"
         )
     layout = current_layout()
     secured = security(layout)

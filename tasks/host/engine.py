@@ -284,7 +284,7 @@ def _reason(process: GuardedProcess) -> str:
     lines, place = process.logged(), process.log.parent
     # What was logged last is cut where nothing more could be written.
     if is_full(place):
-        return f"the disk that holds {place} is full, so that the engine could not start; free some space there"
+        return f"the engine could not start, because the disk that holds {place} is full; free some space there"
     return f"{lines[-1] if lines else 'the engine ended without a message'} (details in {process.log})"
 
 
@@ -404,7 +404,9 @@ def start_server(root: Path, listener: socket.socket, settings: Mapping[str, str
 def _usable(root: Path) -> Path:
     root = Layout(root).root
     if odd := sorted(set(str(root)) & set("?#%\n")):
-        raise StorageError(f"the root {str(root)!r} contains {odd[0]!r}, which database addresses cannot carry")
+        raise StorageError(
+            f"the root {str(root)!r} contains {odd[0]!r}, which database addresses cannot contain; choose another root"
+        )
     keep_private()
     Layout(root).prepare()
     # A name of its own: threads of one process may look at once.
@@ -583,7 +585,7 @@ def being_served(root: Path) -> Iterator[Callable[[], bool]]:
                 if attempt == _ATTEMPTS - 1:
                     where = ", ".join(sorted(recorded_servers(root).values())) or "by a starting process"
                     raise StorageError(
-                        f"{root} is already being served ({where}): stop that first, or give another --root"
+                        f"{root} is already being served ({where}): stop that server first, or give another --root"
                     ) from None
                 time.sleep(_PAUSE)
         with lying_there(root) as there, restoring(SERVED_VARIABLE):

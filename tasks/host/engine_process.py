@@ -117,7 +117,7 @@ def _copy_idle(source: Path, copy: Path) -> None:
             connection.backup(other)
     except sqlite3.OperationalError as error:
         raise SystemExit(
-            f"{source} has to be upgraded but is in use ({error}); stop the other runs and servers, then start again"
+            f"{source} needs an upgrade but is in use ({error}); stop the other runs and servers, then start again"
         ) from error
     except sqlite3.DatabaseError as error:
         raise SystemExit(

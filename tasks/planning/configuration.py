@@ -74,7 +74,7 @@ _MOST = 10**18
 def _require_known(name: str, known: Sequence[str], what: str) -> None:
     if name not in known:
         near = difflib.get_close_matches(name, known, n=3, cutoff=0.4) or known[:_MOST_NAMES]
-        raise UnknownNameError(f"no {what} is called {name!r}; nearest: {', '.join(near)}")
+        raise UnknownNameError(f"unknown {what} {name!r}; nearest: {', '.join(near)}")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ def split_features(text: str) -> tuple[str, str | None]:
     if name in encoders and not file:
         raise ParameterError(f"{name} is your own encoder: give its file, for example {name}:encoder.{name}")
     if name not in encoders and colon:
-        raise ParameterError(f"{name} takes no file; omit {colon}{file}")
+        raise ParameterError(f"{name} needs no file; omit {colon}{file}")
     return name, file or None
 
 
@@ -186,7 +186,7 @@ class SecureSettings(BaseModel, frozen=True, extra="forbid"):
         ),
     ] = ()
     consistent_survivors: Annotated[
-        bool, Field(description="secagg: the server tells all parties the same survivors. This is an assumption.")
+        bool, Field(description="secagg: assume that the server sends all parties the same survivors.")
     ] = False
 
 
@@ -216,8 +216,8 @@ class BudgetSettings(BaseModel, frozen=True, extra="forbid"):
         Field(
             ge=0,
             lt=1,
-            description="δ of the run. Default: 105/128 (82 %) of the cap's δ where all noise is Gaussian and spends "
-            "none of it, else 10 % of the cap's; 1e-5 on public rows.",
+            description="δ of the run. Default: 82 % (105/128) of the cap's δ if all noise is Gaussian, else 10 % of it; 1e-5 "
+            "on public rows.",
             examples=[1e-6],
         ),
     ] = None
@@ -260,7 +260,7 @@ class AlgorithmSettings(BaseModel, frozen=True, extra="forbid"):
     mirror: Annotated[
         bool | None,
         Field(
-            description="Whether mirrored images mean the same. True for photographs and clothes, not for letters and "
+            description="Whether a mirrored image keeps its class. True for photographs and clothes, not for letters and "
             "digits. Features are then averaged over both images, and unitball adds an encoder that ignores "
             "mirroring. Default: for colour images only, without that encoder."
         ),
@@ -268,9 +268,8 @@ class AlgorithmSettings(BaseModel, frozen=True, extra="forbid"):
     counts_of: Annotated[
         str | None,
         Field(
-            description="Version of the table whose histograms are used. They define the column features, and were "
-            "released by `unitball describe`. Default: the version that is trained on; with `horizon` the first "
-            "night's."
+            description="Version of the table whose histograms (released by `unitball describe`) define the column features. "
+            "Default: the version that is trained on; with `horizon` the first night's."
         ),
     ] = None
     basis: Annotated[
@@ -278,9 +277,9 @@ class AlgorithmSettings(BaseModel, frozen=True, extra="forbid"):
         Field(
             pattern=r"^[0-9a-f]{8,64}$",
             exclude_if=lambda value: value is None,
-            description="Principal components that `unitball reduce` has released, by the key it prints; rows are seen "
-            "through them instead of the system's own maps. --dimension says how many (default: those above the "
-            "noise). No further charge; the model rests on them.",
+            description="Key of principal components that `unitball reduce` released. They replace the system's own feature "
+            "maps. --dimension is their number (default: those above the noise). No further charge; the model "
+            "rests on them.",
             examples=["1a4eb076c5cc"],
         ),
     ] = None
@@ -304,9 +303,9 @@ class AlgorithmSettings(BaseModel, frozen=True, extra="forbid"):
         | Annotated[Literal["balanced"], Tag("word")],
         Field(
             discriminator=Discriminator(lambda given: "word" if isinstance(given, str) else "weights"),
-            description="Weights of classes: NAME=WEIGHT, or balanced. A weight is above 0 and at most 1 and comes "
-            "from public knowledge; a class that is not named has weight 1. balanced computes weights from noisy "
-            "class counts; they take 5 % of the budget (in μ²) of noisy-gd and nothing of discriminant-gd's.",
+            description="Weights of classes: NAME=WEIGHT, or balanced. A weight is above 0 and at most 1 and comes from "
+            "public knowledge; a class that is not named has weight 1. balanced computes weights from noisy class "
+            "counts; they take 5 % of the budget (in μ²) of noisy-gd, and none of discriminant-gd's.",
             examples=[{"honest": 0.04}],
         ),
     ] = {}
@@ -323,17 +322,17 @@ class AlgorithmSettings(BaseModel, frozen=True, extra="forbid"):
         Field(
             min_length=1,
             exclude_if=lambda value: value is None,
-            description="Data set, synthetic or public, on which `tune` compares candidates, at no charge. The run "
-            "rests on what synthetic rows are drawn from. Without `tune`: the set on which the parameters were "
-            "chosen. Default: the private rows, within the run's budget.",
+            description="Synthetic or public data set on which `tune` compares candidates, at no charge. With synthetic rows "
+            "the run rests on their releases. Without `tune`: the set on which the parameters were chosen. "
+            "Default: the private rows, within the run's budget.",
             examples=["clinic-synthetic"],
         ),
     ] = None
     parameters: Annotated[
         dict[str, object],
         Field(
-            description="Parameter of the trainer or projection, by name. For example clip=0.5, or trainer.clip=0.5 "
-            "where both have one.",
+            description="Parameter of the trainer or projection, by name. For example clip=0.5, or trainer.clip=0.5 if both "
+            "have one.",
             examples=[{"trainer.regularisation": 0.01}],
         ),
     ] = {}
@@ -430,8 +429,8 @@ class EvaluationSettings(BaseModel, frozen=True, extra="forbid"):
         str | None,
         Field(
             pattern=_AIMS,
-            description="Choose the threshold for a goal. Values: balanced, f1, recall=0.8 or cost=1:20 (a false "
-            "positive costs 1, a false negative 20). Needs `roc` and two classes. No further charge.",
+            description="Choose the threshold for a goal. Values: balanced, f1, recall=0.8 or cost=1:20 (a false positive "
+            "costs 1, a false negative 20). Requires `roc` and two classes. No further charge.",
         ),
         BeforeValidator(_an_aim),
     ] = None
@@ -499,8 +498,8 @@ class HorizonSettings(BaseModel, frozen=True, extra="forbid"):
         int | None,
         Field(
             ge=1,
-            description="Nights whose sums a party keeps. With `horizon`. Default: all if a row comes in one night, "
-            "otherwise the number with the least noise over all nights.",
+            description="Number of nights whose sums a party keeps. With `horizon`. Default: all nights if a row takes part "
+            "in one, else the number with the least noise.",
         ),
     ] = None
 
@@ -515,8 +514,8 @@ class NoiseSettings(BaseModel, frozen=True, extra="forbid"):
         Field(
             ge=0,
             le=_MOST,
-            description="Repeat a run with fresh noise, which is charged. Runs with equal numbers are the same "
-            "release and are charged once.",
+            description="Repeat a run with fresh noise, at a new charge. Runs with equal numbers are one release, charged "
+            "once.",
         ),
     ] = 0
     seed: Annotated[int | None, Field(ge=0, le=_MOST, description="Public seed of the noise: public rows only.")] = None
@@ -533,8 +532,8 @@ class DeadlineSettings(BaseModel, frozen=True, extra="forbid"):
             gt=0,
             le=10**6,
             allow_inf_nan=False,
-            description="Fixed duration per release of private rows, in seconds. It hides how long rows take. "
-            "Preparation of rows has the same duration. Work that takes longer fails.",
+            description="Fixed duration per release of private rows, in seconds. It hides the computing time, which depends "
+            "on rows. Preparation of rows has the same duration. Work that takes longer fails.",
             examples=[30.0],
         ),
     ] = None

@@ -408,7 +408,7 @@ def fix_terms(
     """
     assert config.horizon is not None
     if config.epsilon is None:
-        raise ParameterError("a horizon draws noise: give its budget, for example --epsilon 1")
+        raise ParameterError("a horizon draws noise: give a total budget, for example --epsilon 1")
     factor = _factor_of(config, config.horizon)
     neighbours, dataset = config.neighbours or relation, shards[0].dataset
     expected = config.expected_rows or factor.nights * max(sum(shard.rows for shard in shards), 1)
@@ -525,9 +525,9 @@ def _bands_that_fit(config: HorizonSettings, factor: ToeplitzFactor, night: int)
     if config.bands is None and most:
         return _best(factor, most)
     raise ParameterError(
-        f"each party would keep {factor.kept_nights} frozen sums of {night / 2**30:.2g} GiB, and the most is "
-        f"{_LARGEST_STATE / 2**30:.2g} GiB: keep fewer nights (--bands {max(most, 1)}) or fewer "
-        "features (--dimension)"
+        f"each party would keep {factor.kept_nights} sums of earlier nights, {night / 2**30:.2g} GiB, and the limit "
+        f"is {_LARGEST_STATE / 2**30:.2g} GiB: keep fewer nights (--bands {max(most, 1)}) or fewer features "
+        "(--dimension)"
     )
 
 
@@ -562,8 +562,8 @@ def _resolve(
     resolution = resolve(config, dataset, worth, neighbours, nightly=rank_noise(counted))
     if resolution.arrangement.trainer_scope is Scope.PARTY:
         raise ParameterError(
-            f"{resolution.name} releases each party's own model, and a horizon releases one sum over all parties; "
-            "choose --trust secagg or --trust central"
+            f"{resolution.name} releases one model per party, and a horizon releases one sum over all parties; choose "
+            "--trust secagg or --trust central"
         )
     if config.algorithm == "unitball":
         table = dataset.image_shape is None and config.features is None and config.public_dataset is None
@@ -612,8 +612,8 @@ def _public_map(draft: Draft, dimension: int, upstream: Sequence[str]) -> Planne
         return None
     if lookup(spec.kind, spec.name).reads_rows:
         raise ParameterError(
-            f"{spec.name} learns directions from rows that have not arrived yet; choose a map that reads none "
-            "(--projection public-whitening, --features …), or none"
+            f"{spec.name} learns directions from rows that have not arrived yet; choose a map that reads no private "
+            "rows (--projection public-whitening, --features …), or none"
         )
     dataset = draft.shards[0].dataset
     setting = Setting(
@@ -659,7 +659,7 @@ def restarting(release: PlannedNight) -> str:
     stream = release.stream
     epsilon = PlanCost.of(release.guarantee().losses, release.delta).totals.epsilon
     return (
-        f"Begin the horizon again under new keys, which charges it once more (epsilon {rounded_up(epsilon, 4):g} at "
+        f"Restart the horizon under new keys, which charges it again (epsilon {rounded_up(epsilon, 4):g} at "
         f"delta {release.delta:g} for {stream.nights} nights): the same command with --replicate "
         f"{release.replicate + 1}"
     )
@@ -675,9 +675,9 @@ def require_code(release: PlannedNight, normalisation: str) -> None:
     stream = release.stream
     if (now := made_of(release.algorithm, release.trust, normalisation)) != stream.made_of:
         raise RefusedError(
-            f"the horizon of {release.label} began with version {stream.made_of} of the code of its noise and sums, "
-            f"and this is version {now}: under one key a night must have one meaning. Continue with the "
-            f"version of Unitball that it began with. Or: {restarting(release)}"
+            f"the horizon of {release.label} began with code version {stream.made_of}, and this is version {now}; its "
+            "nights must use one version. Continue with the version of Unitball that it began with. Or: "
+            f"{restarting(release)}"
         )
 
 
@@ -690,9 +690,9 @@ def require_maps(release: PlannedNight, dataset: DatasetRef, features: Sequence[
     """
     if (now := _maps_of(dataset, features)) != release.stream.rows:
         raise RefusedError(
-            f"rows of {release.label} would be seen through other features ({now[:12]}) than those of the horizon's "
-            "first night: a map or a library that computes it has changed since. Continue with the versions that it "
-            f"began with. Or: {restarting(release)}"
+            f"the features of {release.label} ({now[:12]}) differ from those of the horizon's first night, because a "
+            "map or its library has changed since. Continue with the versions that it began with. Or: "
+            f"{restarting(release)}"
         )
 
 
@@ -726,9 +726,9 @@ def planned_night(
     now = (dataset.dimension, len(dataset.classes), tuple(shard.party for shard in shards))
     if now != begun:
         raise InputError(
-            f"the rows of {dataset.name} have {now[0]} features, {now[1]} classes and the parties {', '.join(now[2])}; "
-            f"its horizon began with {begun[0]}, {begun[1]} and {', '.join(begun[2])}, and its sums add up rows of one "
-            "kind only"
+            f"the rows of {dataset.name} have {now[0]} features, {now[1]} classes and the parties "
+            f"{', '.join(now[2])}; its horizon began with {begun[0]}, {begun[1]} and {', '.join(begun[2])}, and its "
+            "sums need rows of one kind"
         )
     return first.model_copy(
         update={

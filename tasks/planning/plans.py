@@ -404,8 +404,7 @@ def draft_run(
     """
     if config.horizon is not None:
         raise ParameterError(
-            "a horizon is released night by night by `unitball train` and `unitball schedule`, and by no other "
-            "command: omit --horizon here"
+            "only `unitball train` and `unitball schedule` release the nights of a horizon: omit --horizon here"
         )
     neighbours = config.neighbours or relation
     resolved = _resolved(config, shards, neighbours, counted)
@@ -765,15 +764,15 @@ class Draft:
             return ()
         if dataset.label_range is not None:
             raise ParameterError(
-                f"by is {config.by}; groups are evaluated by counts of right and wrong classes, and these labels are "
-                "numbers: omit it, or register the rows with brackets of the label as classes"
+                f"by is {config.by}; groups are evaluated by counts of classes, and these labels are numeric: omit "
+                "it, or register the rows with ranges of the label as classes"
             )
         if self.groups is None:
             raise ParameterError(f"by is {config.by}; groups need a declared column of a registered table")
         if dataset.private and not self.held_out:
             raise ParameterError(
-                f"by is {config.by}; groups are measured on private held-out rows, and this run holds none out: leave "
-                "it out, or give a --test-fraction above 0"
+                f"by is {config.by}; groups are evaluated on held-out rows, and this run holds none out: omit it, or "
+                "give a --test-fraction above 0"
             )
         group = self.held_out or self.shards
         setting = Setting(
@@ -790,11 +789,11 @@ class Draft:
         private = self.config.evaluation and self.shards[0].dataset.private and self.config.epsilon is not None
         fault = None
         if not (private and self.held_out):
-            fault = "a threshold is chosen by a release of private held-out rows; omit it"
+            fault = "a threshold needs a release of private held-out rows, and this run makes none; omit it"
         elif self._classes != 2:
             fault = f"a threshold needs two classes; this data set has {self._classes}"
         elif models != 1:
-            fault = f"a threshold needs one model, and this run makes {models}; add an aggregation"
+            fault = f"a threshold needs one model, and this run trains {models}; add an aggregation"
         if fault is not None:
             raise ParameterError(f"aim is {self.config.aim}; {fault}")
 
@@ -851,7 +850,7 @@ class Draft:
         slack = math.fsum(loss.slack if isinstance(loss, SlackGaussian) else 1.0 for loss in price)
         if slack >= delta:
             raise ParameterError(
-                f"deadline misses of probability {self._deadline.miss:g} cost {slack:.2g} of delta, which is "
-                f"{delta:g} in all: choose a larger --deadline and a smaller --deadline-miss"
+                f"deadline misses of probability {self._deadline.miss:g} take {slack:.2g} of the total delta "
+                f"{delta:g}: choose a larger --deadline and a smaller --deadline-miss"
             )
         return allocate(kinds, weights, epsilon, delta - slack).losses

@@ -121,7 +121,7 @@ def resolve(
     if config.tuned_on is not None:
         reasons = (*reasons, _chosen(config))
     if parameters_of(config, "tuned") and not config.tune:
-        raise ParameterError("parameters of tuned are given and nothing is tuned: add --tune NAME=A,B,C")
+        raise ParameterError("parameters of tuned are given without --tune: add --tune NAME=A,B,C")
     if config.tune:
         parts["trainer"], reason = _tuned(config, config, parts, trust)
         # What a paper says of its system is not said of the best of several.
@@ -175,8 +175,8 @@ def with_given(
     own = {field: value for field, value in _given(config).items() if not field.startswith(_OTHERS)}
     if "mirror" in own and not any("mirror" in _fields(spec) for spec in parts.values()):
         raise ParameterError(
-            "mirror is declared, and no part of this run averages over mirror images: that is for rows that are images "
-            "(ingest --image-shape), under unitball or a map such as --features scattering; omit it"
+            "mirror is declared, and no part of this run uses it. It applies to images (ingest --image-shape) under "
+            "unitball or a map such as --features scattering; omit it"
         )
     given = _with_parameters(parts, own)
     if "projection" in given:
@@ -204,28 +204,27 @@ def _tuned(
     grid = {name.removeprefix("trainer."): list(values) for name, values in config.tune.items()}
     count, trainer = math.prod(len(values) for values in grid.values()), parts["trainer"]
     if budget.epsilon is None or not lookup(trainer.kind, trainer.name).budgets:
-        raise ParameterError(f"{trainer.name} draws no noise here; only trainers with a budget are tuned privately")
+        raise ParameterError(f"{trainer.name} draws no noise here; private tuning needs a trainer with a budget")
     alone = mu_from_epsilon_delta(budget.epsilon, budget.stated_delta) if budget.stated_delta > 0 else 0.0
     if trust != Trust.CENTRAL:
         each = gaussian_epsilon(alone / math.sqrt(count), budget.stated_delta) if alone else budget.epsilon / count
         raise ParameterError(
-            f"under trust {trust} all candidates are visible, so each of the {count} candidates is a release of its "
-            f"own and is charged: `unitball sweep` trains them, and within epsilon {budget.epsilon:g} in all each may "
-            f"have about {each:.2g}; or choose --trust central, where the best is chosen by private selection and one "
-            "budget pays for all"
+            f"under trust {trust} all candidates are visible, so each of the {count} candidates is a separate charged "
+            f"release. Train them with `unitball sweep`: within epsilon {budget.epsilon:g} in total each may have "
+            f"about {each:.2g}. Or choose --trust central, where private selection chooses the best within one budget"
         )
     others = [spec for part, spec in parts.items() if part == "projection"]
     noisy = [spec.name for spec in others if lookup(spec.kind, spec.name).budgets]
     if noisy:
         raise ParameterError(
-            f"{noisy[0]} draws noise as well, and tuning covers one release: choose a trainer without "
-            "it, for example --trainer noisy-gd"
+            f"{noisy[0]} also draws noise, and tuning covers only one release: choose a trainer without it, for "
+            "example --trainer noisy-gd"
         )
     _with_parameters({"trainer": trainer}, grid)
     weighed = {"class_weight"} if config.class_weight else set()
     given = weighed | {name.rpartition(".")[2] for name in config.parameters}
     if twice := sorted(given & set(grid)):
-        raise ParameterError(f"{twice[0]} is both given and tuned; omit one")
+        raise ParameterError(f"{twice[0]} is both fixed and tuned; omit one of the two")
     fixed = {name: value for name, value in trainer.parameters.items() if name not in grid}
     parameters = parameters_of(config, "tuned")
     if set(parameters) - {"enters", "held_out"}:
@@ -295,8 +294,8 @@ def _with_class_weight(
 ) -> AlgorithmSpec:
     if "class_weight" not in _fields(trainer):
         raise ParameterError(
-            f"{trainer.name} has no class weights: omit class_weight (class means treat all classes "
-            "equally), or choose a trainer by gradients, for example --algorithm noisy-gd; of a horizon, --trainer ftrl"
+            f"{trainer.name} has no class weights: omit class_weight (class means treat all classes equally), or "
+            "choose a gradient trainer, for example --algorithm noisy-gd (for a horizon --trainer ftrl)"
         )
     if isinstance(weights, str):
         return trainer.with_parameters(class_weight=weights)
@@ -321,8 +320,8 @@ def _with_components(projection: AlgorithmSpec, config: AlgorithmSettings, dimen
 def _require_dimension(components: int, dimension: int) -> None:
     if components > dimension:
         raise InputError(
-            f"target dimension {components} is above the data set's {dimension}; "
-            f"choose --dimension from 1 to {dimension}"
+            f"the target dimension {components} exceeds the data set's {dimension}; choose --dimension from 1 to "
+            f"{dimension}"
         )
 
 
@@ -421,7 +420,9 @@ def admitted_normalisation(name: str, dataset: str, *, private: bool) -> type[No
     cls: type[Normalisation] = lookup("normalisations", name)
     if private and not cls.row_local:
         local = ", ".join(one for one in names("normalisations") if lookup("normalisations", one).row_local)
-        raise RefusedError(f"{name} reads the rows and {dataset} is private; choose --normalisation {local}")
+        raise RefusedError(
+            f"{name} reads all rows without a release, and {dataset} is private; choose --normalisation {local}"
+        )
     return cls
 
 

@@ -436,14 +436,14 @@ def test_a_row_equal_to_an_older_one_moves_no_other(
         tonight(dataset=name, **given)
         version = [*new, *old] if newest_first else [*old, *new]
         if not admitted:
-            with pytest.raises(RefusedError, match="version before"):
+            with pytest.raises(RefusedError, match="previous version"):
                 arrive(version, tmp_path, name, **request)
             assert len(open_catalog().registrations(name)) == 1
             # The night itself is refused too, where nobody asked for it when its rows came.
             monkeypatch.setattr(horizons, "_needs_appended", lambda *_: False)
             arrive(version, tmp_path, name, **request)
             before = charges(name)
-            with pytest.raises(RefusedError, match="version before"):
+            with pytest.raises(RefusedError, match="previous version"):
                 tonight(dataset=name, **given)
             assert charges(name) == before
             # The sum over all of them is another release, at a price of its own.

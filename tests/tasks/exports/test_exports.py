@@ -492,7 +492,7 @@ def test_what_is_no_run_and_no_archive_is_said(commands: CommandLine, tmp_path: 
     commands("verify", tmp_path / "text.zip").refused(2, "not an archive")
     with zipfile.ZipFile(tmp_path / "other.zip", "w") as file:
         file.writestr("a.txt", "a")
-    commands("verify", tmp_path / "other.zip").refused(1, "no export")
+    commands("verify", tmp_path / "other.zip").refused(1, "not an archive")
     (tmp_path / "signed.zip").write_bytes(pack({"a.txt": b"a"}, Ed25519PrivateKey.generate()))
     commands("verify", tmp_path / "signed.zip").refused(2, "run.json")
 

@@ -468,7 +468,7 @@ def test_a_coordinator_in_the_middle_is_found_out(parties: Federation) -> None:
                     for one in request.descriptions
                 )
             },
-            "does not have its signature",
+            "lacks its signature",
         ),
         (lambda request: {"config": request.config.model_copy(update={"seed": 1})}, "seed"),
         (lambda request: {"config": request.config.model_copy(update={"trust": "central"})}, "trust central"),
@@ -837,7 +837,7 @@ def test_a_server_chooses_what_rows_are_seen_through_once_and_in_the_planned_for
     with pytest.raises(KeyboardInterrupt):
         parties.run(**SECURE, evaluation=True)
     assert [one.status for one in said] == ["done", "refused"]
-    assert "use that one only" in said[1].reason
+    assert "may use only that one" in said[1].reason
 
 
 @pytest.mark.parametrize(
@@ -1016,7 +1016,7 @@ def test_rows_that_changed_begin_another_run(parties: Federation) -> None:
     for ask in (Ask.RESERVE, Ask.COMMIT, Ask.MASK):
         said = parties.transport("berlin", old.model_copy(update={"ask": ask}))
         assert said is not None
-        assert "not as the request describes" in said.reason
+        assert "differ from the request's description" in said.reason
     assert parties.run(**SECURE, epsilon=0.4).took_part == NAMES
 
 

@@ -112,7 +112,7 @@ def test_who_brings_the_descriptions_mixes_no_units(tmp_path: Path) -> None:
         other = said.model_copy(update=change)
         unsigned = lyon.model_copy(update={"body": other.written()})
         for message, told in (
-            (unsigned, "does not have its signature"),
+            (unsigned, "lacks its signature"),
             (signed_by(parties, "lyon", other), "the parties' rows differ in (unit|rows_per_person)"),
         ):
             for ask in (Ask.RESERVE, Ask.COMMIT, Ask.MASK):
@@ -128,7 +128,7 @@ def test_who_brings_the_descriptions_mixes_no_units(tmp_path: Path) -> None:
         ]
         answer = parties.transport("berlin", request.model_copy(update={"descriptions": tuple(everybody)}))
         assert answer is not None
-        assert "not as the request describes" in answer.reason
+        assert "differ from the request's description" in answer.reason
 
 
 def test_what_is_said_of_rows_names_no_people(tmp_path: Path) -> None:

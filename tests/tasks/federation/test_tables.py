@@ -239,7 +239,7 @@ def test_nobody_can_put_another_map_in_the_place_of_the_one_that_follows_from_th
         parties.run(**SHORT)
     assert said["other counts"].status == "done", said
     assert said["then those that were"].status == "refused"
-    assert "use that one only" in said["then those that were"].reason
+    assert "may use only that one" in said["then those that were"].reason
     with isolated_root(parties.root("coordinator")):
         (counts,) = [one for one in map(artefact_of, stored()) if one.kind == "statistic"]
     with isolated_root(parties.root("berlin")):
@@ -280,8 +280,8 @@ def test_a_party_whose_columns_are_described_otherwise_refuses(tmp_path: Path) -
     berlin, *rest = request.descriptions
     for descriptions, told in (
         ((berlin, *(other(one, one.party) for one in rest)), "differ in columns"),
-        (tuple(other(one, one.party) for one in (berlin, *rest)), "not as the request describes"),
-        (tuple(other(one, "lyon") for one in (berlin, *rest)), "not the roster's"),
+        (tuple(other(one, one.party) for one in (berlin, *rest)), "differ from the request's description"),
+        (tuple(other(one, "lyon") for one in (berlin, *rest)), "not in the roster"),
     ):
         said = parties.transport("berlin", request.model_copy(update={"descriptions": descriptions}))
         assert said is not None

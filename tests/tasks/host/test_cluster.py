@@ -195,8 +195,8 @@ def test_where_the_scheduler_goes_it_is_said_what_stands(workless: LocalCluster,
 def test_plain_protocols_are_refused_wherever_they_lead(commands: CommandLine, address: str) -> None:
     with pytest.raises(InputError, match=r"runs.*tls://"):
         require_scheduler(address)
-    commands("reproduce", "wang2024-fig3", "--dask", address).refused(2, "runs code of any client", "tls://")
-    commands("dask", "worker", address).refused(2, "runs code of any client")
+    commands("reproduce", "wang2024-fig3", "--dask", address).refused(2, "runs code from any client", "tls://")
+    commands("dask", "worker", address).refused(2, "runs code from any client")
 
 
 def test_a_scheduler_is_asked_as_the_run_will_ask_it(
