@@ -167,7 +167,7 @@ def train(
 
 @flow(
     name="sweep",
-    description="Train on a grid of parameters, each point once.",
+    description="Train each point of a parameter grid.",
     flow_run_name="sweep {name}",
     persist_result=False,
     task_runner=threads(),
@@ -202,7 +202,8 @@ def sweep(
 
 @flow(
     name="privacy-audit",
-    description="Measure what algorithms leak on synthetic rows, and compare it with what is proved or claimed.",
+    description="Measure a lower bound on epsilon on synthetic rows, and compare it with the proved or claimed "
+    "epsilon.",
     flow_run_name=Called(lambda given: f"audit of {given.get('algorithm') or 'the algorithms in use'}"),
     persist_result=False,
 )
@@ -232,7 +233,7 @@ def audit(
 
 @flow(
     name="batch-scoring",
-    description="Predict the rows of a file with a registered model; it costs no budget.",
+    description="Predict the rows of a file with a registered model, at no privacy cost.",
     flow_run_name="score with {model}",
     persist_result=False,
 )
@@ -313,7 +314,7 @@ def reproduce(
 
 @flow(
     name="synthetic-rows",
-    description="Draw synthetic rows of a table from counts that are released and charged once.",
+    description="Draw synthetic rows of a table from charged, released counts.",
     flow_run_name="synthesise {dataset}",
     persist_result=False,
     task_runner=threads(2),
@@ -328,8 +329,10 @@ def synthesise(
     delta: Annotated[float | None, _AS_SAID, _of(SynthesisRequest, "delta")] = None,
     trust: Annotated[str | None, _AS_SAID, _of(SynthesisRequest, "trust")] = None,
     test_fraction: Annotated[float | None, _AS_SAID, _of(SynthesisRequest, "test_fraction")] = None,
-    rows: Annotated[int | None, _AS_SAID, _of(SynthesisRequest, "rows", title="Rows to draw")] = None,
-    seed: Annotated[int, _AS_SAID, _of(SynthesisRequest, "seed", title="Seed of the drawing")] = 0,
+    rows: Annotated[int | None, _AS_SAID, _of(SynthesisRequest, "rows", title="Number of rows to draw")] = None,
+    seed: Annotated[
+        int, _AS_SAID, _of(SynthesisRequest, "seed", title="Public seed; the same seed draws the same rows")
+    ] = 0,
     name: Annotated[str | None, _AS_SAID, _of(SynthesisRequest, "name")] = None,
 ) -> SyntheticRows:
     """Draw rows as :func:`flows.column_statistics.synthesise` does; no file is written.
@@ -380,7 +383,7 @@ def describe(
 
 @flow(
     name="principal-components",
-    description="Release principal components of a data set's columns, charged once.",
+    description="Release principal components of a data set's columns (charged).",
     flow_run_name="reduce {dataset}",
     persist_result=False,
     task_runner=threads(2),

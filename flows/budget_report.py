@@ -9,7 +9,7 @@ from tasks.runtime.ending import announcing_failures
 
 @flow(
     name="budget-report",
-    description="Draw the spending of every account against its cap. This reads only charges and spends nothing.",
+    description="Draw the spending of every account against its cap. It reads only charges and is free.",
     flow_run_name="budgets of all accounts",
     persist_result=False,
 )

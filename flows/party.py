@@ -30,7 +30,7 @@ def read_roster(path: Path) -> Roster:
         return Roster.model_validate(read_yaml(path))
     except (InputError, ValidationError) as error:
         raise InputError(
-            f"{path} is not a roster ({' '.join(str(error).split())[:200]}); it is YAML: parties: {{NAME: FINGERPRINT}}"
+            f"{path} is not a roster ({' '.join(str(error).split())[:200]}); write YAML: parties: {{NAME: FINGERPRINT}}"
         ) from None
 
 

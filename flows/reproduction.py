@@ -52,12 +52,10 @@ def _data(scale: Scale, dataset: str | None, path: Path | None) -> tuple[list[Da
         if one.of is not None and one.of in _registered():
             ingest_features(one.of, one.features, one.name)
     there = [one for one in wanted if one.name in _registered()]
-    missing = [
-        f"{one.name}: not present; it needs {one.files or 'to be ingested'}" for one in wanted if one not in there
-    ]
+    missing = [f"{one.name}: missing; it needs {one.files or 'to be ingested'}" for one in wanted if one not in there]
     if not there:
         raise InputError(
-            "no data set of this reproduction is present: "
+            "this reproduction needs data sets that are missing: "
             + "; ".join(missing)
             + ". Name the files with --path (and one set with --dataset)"
         )

@@ -89,8 +89,8 @@ def score(request: ScoringRequest) -> str:
         predict_file(pipeline, Path(request.input), output, id_column=request.id_column, covering=covering)
     except Exception as error:
         raise InputError(
-            f"the rows could not be predicted ({type(error).__name__}); only their owner may see why: "
-            f"unitball predict --model {model.name}/{model.version} --input … --output …"
+            f"the rows could not be predicted ({type(error).__name__}); only their owner may see the reason: unitball "
+            f"predict --model {model.name}/{model.version} --input … --output …"
         ) from None
     report_progress("scoring", f"{model.name} version {model.version}")
     # What is in the file is for its owner alone.

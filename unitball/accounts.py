@@ -124,7 +124,7 @@ class AccountBudget:
     @property
     def _said(self) -> str:
         if self.epsilon_cap is None:
-            return "public rows, which have no cap"
+            return "public rows (no cap)"
         return "nothing can be charged" if self.left is None else self.left.said
 
     def __repr__(self) -> str:

@@ -148,13 +148,12 @@ class PrivatePCA(_Unmarked, PrivateStep):
             features = self._scaled(rows)
         if not places:
             if count == 1 and self.bounds is None and self.schema is None:
-                raise ParameterError(
-                    "there is one sample (n_samples = 1), from which no ranges can be learnt; give bounds"
-                )
+                raise ParameterError("X has one sample (n_samples = 1), too few to learn ranges; give bounds")
             raise ParameterError("no column varies within its declared bounds; declare bounds with low below high")
         if self.n_components is not None and self.n_components > features.shape[1]:
             raise ParameterError(
-                f"n_components is {self.n_components}; rows have {features.shape[1]} scaled columns: give at most that"
+                f"n_components is {self.n_components}; rows have {features.shape[1]} scaled columns; give at most "
+                "that number"
             )
         encoded = Encoded(
             features=features,
@@ -186,7 +185,7 @@ class PrivatePCA(_Unmarked, PrivateStep):
     def _require_parameters(self) -> None:
         super()._require_parameters()
         if self.delta == 0:
-            raise ParameterError("delta is 0; second moments take Gaussian noise, which has a delta: give one above 0")
+            raise ParameterError("delta is 0; second moments use Gaussian noise: give a delta above 0")
         if self.n_components is not None:
             require_whole("n_components", self.n_components, 1)
         if not isinstance(self.center, bool | np.bool_):

@@ -113,7 +113,7 @@ def describe(
     if place is not None and place.exists():
         raise InputError(f"{place} exists; name another file, or remove it first")
     if (pairs or by is not None) and against is not None:
-        raise InputError("against compares single columns of two versions; omit it, or leave pairs and by out")
+        raise InputError("against compares single columns of two versions; omit it, or omit pairs and by")
     given = not isinstance(dataset, str)
     require_given(dataset, schema, name)
     with using_root(root):

@@ -232,14 +232,12 @@ class PrivateClassifier(Scored, ClassifierMixin, PrivateEstimator):  # type: ign
                 raise ParameterError(f"y is {type_of_target(y)}; give one class per row")
             declared = np.unique(y)
         if isinstance(declared, str | bytes | Mapping) or not np.iterable(declared):
-            raise ParameterError(f"classes is {shown(declared)}; give the labels there may be, as a list")
+            raise ParameterError(f"classes is {shown(declared)}; give the possible labels, as a list")
         self.classes_ = np.asarray(declared if hasattr(declared, "dtype") else list(declared))
         if self.classes_.ndim != 1 or not self.classes_.size:
-            raise ParameterError(
-                f"classes is {shown(declared)}; give the labels there may be, as a list of two or more"
-            )
+            raise ParameterError(f"classes is {shown(declared)}; give the possible labels, as a list of at least two")
         if len(self.classes_) < 2:
-            raise ParameterError(f"there is one class, {self.classes_.tolist()[0]!r}; a classifier needs at least two")
+            raise ParameterError(f"y has one class, {self.classes_.tolist()[0]!r}; a classifier needs at least two")
         order = self.classes_.tolist()[:: -1 if self._positive() == "0" else 1]
         if self._cloned and order != np.unique(self.classes_).tolist():
             warn_of_order(tuple(order))
@@ -333,12 +331,12 @@ class PrivateClassifier(Scored, ClassifierMixin, PrivateEstimator):  # type: ign
             return self._probabilities
         if self.test_fraction == 0 or self.delta > 0:
             raise AttributeError(
-                "scores of a private model are not probabilities; calibration needs a charged release of "
-                "held-out rows, which test_fraction=0.2 makes. decision_function returns the scores"
+                "scores of a private model are not probabilities; calibration needs a charged release of held-out "
+                "rows: give test_fraction=0.2, or use the scores of decision_function"
             )
         raise AttributeError(
-            "probabilities are calibrated by sums with Gaussian noise, which spends a delta, and delta is 0; "
-            "decision_function gives the scores"
+            "delta is 0, and calibrated probabilities need Gaussian noise; give a delta above 0, or use the scores of "
+            "decision_function"
         )
 
     def _probabilities(self, X: Any) -> Floats:
@@ -443,7 +441,7 @@ class PrivateRegressor(Scored, RegressorMixin, PrivateEstimator):  # type: ignor
         if self.label_range is None and self.on_violation == OnViolation.REFUSE and len(outside):
             raise InputError(
                 f"row {outside[0] + 1}, target {shown_cell(targets[outside[0]])} is outside the schema's range "
-                f'[{low:g}, {high:g}]; correct it, or say on_violation="clip"'
+                f'[{low:g}, {high:g}]; correct it, or give on_violation="clip"'
             )
         if declared is None and low == high:
             high = low + 1.0

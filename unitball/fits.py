@@ -285,7 +285,8 @@ def _require_pure(config: TrainingConfig, dataset: DatasetRef) -> None:
     parts = [lookup(part.kind, part.name) for part in resolve(config, dataset).parts.values()]
     if any(part.budgets[0] is not PureEpsilon for part in parts if getattr(part, "budgets", ())):
         raise ParameterError(
-            f"{config.system} spends a delta and delta is 0; choose a delta, or an algorithm of pure epsilon"
+            f"{config.system} spends a delta, and delta is 0; give a delta above 0, or choose an algorithm of pure "
+            "epsilon"
         )
 
 
@@ -559,8 +560,8 @@ def moments_through_the_door(
         _require_unknown(rows)
         if not agreed:
             raise RefusedError(
-                f"nothing was released; the price is epsilon {epsilon:g} at delta {delta:g}, which no account counts: "
-                f"give epsilon={epsilon:g}, and account= if there is one"
+                f"nothing was released; the price is epsilon {epsilon:g} at delta {delta:g}, and no account records "
+                f"it: give epsilon={epsilon:g}, and account= if you have one"
             )
         with root_of_one_call():
             once = reduced(_NO_ACCOUNT, {"epsilon_cap": epsilon, "delta_cap": delta})
@@ -594,8 +595,8 @@ def _fit_once(config: TrainingConfig, rows: Encoded, planned: RunPlan, *, agreed
         cost, of = epsilon_of_person(planned, 1), "a row" if rows.grouped is None else "a person"
         raise RefusedError(
             f"nothing was released; the price of this fit is epsilon {rounded_up(cost, 4):g} at delta "
-            f"{config.stated_delta:g} for {of}, which no account counts: give epsilon={config.epsilon:g}, and account= "
-            "if there is one"
+            f"{config.stated_delta:g} for {of}, and no account records it: give epsilon={config.epsilon:g}, and "
+            "account= if you have one"
         )
     with root_of_one_call():
         terms = {"epsilon_cap": config.epsilon, "delta_cap": config.stated_delta}
@@ -606,8 +607,8 @@ def _require_unknown(rows: Encoded) -> None:
     """Refuse rows that an account of the current root knows, where none is named."""
     if accounts := _accounts_of(rows):
         raise RefusedError(
-            f"these rows are private rows of account {', '.join(map(repr, accounts))}, and a fit without an account is "
-            f"not recorded there; give account={accounts[0]!r}, or, if the people differ, an account of their own and "
+            f"these rows are private rows of account {', '.join(map(repr, accounts))}, and a fit without an account "
+            f"is not recorded there; give account={accounts[0]!r}, or, if the people differ, a separate account and "
             'disjoint_people="reason"'
         )
 
@@ -692,7 +693,7 @@ def _terms_of(account: str, *, people: bool) -> dict[str, Any]:
     known = require_account(account)
     if (known.unit == PERSON) != people:
         way = (
-            "other rows can use an account of people: open_account(…, people=True)"
+            "for other rows open an account of people: open_account(…, people=True)"
             if people
             else "name the person of each row: fit(…, groups=…)"
         )
@@ -710,7 +711,10 @@ def _require_proved_and_exact(planned: RunPlan) -> None:
     guarantees = {release.name: release.guarantee() for release in planned.releases}
     for name, guarantee in guarantees.items():
         if not guarantee.proved:
-            raise RefusedError(f"{name} is not proved, and the rows are private: {guarantee.reason}")
+            raise RefusedError(
+                f"{name} is not proved, and the rows are private; choose a proved algorithm. The reason: "
+                f"{guarantee.reason}"
+            )
     for name, guarantee in guarantees.items():
         if guarantee.numerics is Numerics.IDEALISED:
             raise RefusedError(

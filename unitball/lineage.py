@@ -152,8 +152,8 @@ def require_same(estimator: Any, account: str | None, root: str, *, public: bool
     if None in (account, mine[0]) or mine != (account, root, public):
         said = [_said(*mine), _said(account, root, public)]
         raise ParameterError(
-            f"the private steps of one chain pay from {' and '.join(said)}; a row that both read is charged by one "
-            "account alone: give all of them the same account= and root="
+            f"the private steps of one chain charge {' and '.join(said)}; a row must be charged by a single account: "
+            "give all steps the same account= and root="
         )
 
 

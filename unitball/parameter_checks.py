@@ -47,7 +47,7 @@ def require_number(name: str, value: Any, bound: str, within: Callable[[float], 
 def require_whole(name: str, value: Any, least: int) -> None:
     """Refuse values that are not whole numbers of at least ``least``."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, Integral) or not least <= int(value) <= _MOST_WHOLE:
-        raise ParameterError(f"{name} is {shown(value)}; give a whole number from {least} on")
+        raise ParameterError(f"{name} is {shown(value)}; give a whole number of at least {least}")
 
 
 def said_of_rows(error: ValueError) -> str:
@@ -65,7 +65,8 @@ def said_of_rows(error: ValueError) -> str:
     if "contains NaN" in message:
         return (
             f"{message.splitlines()[0].rstrip('.')}: cells are missing. Declare how missing cells are treated: "
-            "schema=FILE with missing: {rows: indicator}. An imputer would learn from the rows, outside the guarantee"
+            "schema=FILE with missing: {rows: indicator}. An imputer would learn from the rows, which the guarantee "
+            "does not cover"
         )
     return message
 

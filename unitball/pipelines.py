@@ -292,11 +292,11 @@ _THRESHOLD = (
 
 def _unknown(step: Any) -> str:
     if any(isinstance(step, known) for known in _KNOWN):
-        return "it is a subclass of a known class, and what it learns from rows is unknown"
+        return "it is a subclass of a known class and may learn from rows in another way"
     if hasattr(step, "transform") or hasattr(step, "fit_transform"):
         return (
-            "it is not known to learn nothing from the rows, and what it learns is outside the guarantee; bounds= or "
-            "schema= of Unitball's estimator scale, encode and fill without reading rows"
+            "it may learn from the rows, which the guarantee would not cover; bounds= or schema= of Unitball's "
+            "estimators scale, encode and fill without reading rows"
         )
     return (
         "it is fitted on the rows without noise; only Unitball's estimators are private, and their test_fraction= "

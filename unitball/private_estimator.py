@@ -118,7 +118,9 @@ class PrivateEstimator(PrivateStep):
                 many = {name: one for name, one in outside.items() if 9 * one.cells > len(rows)}
                 warn_of_clipped(many, "three standard deviations of the components")
         if self.test_fraction > 0 and (len(y) if grouped is None else grouped.records) == 1:
-            raise ParameterError("there is one sample, and test_fraction holds some out; give more, or test_fraction=0")
+            raise ParameterError(
+                "X has one sample, and test_fraction holds some out; give more samples, or test_fraction=0"
+            )
         config = self._configuration(len(y) if grouped is None else grouped.records, features.shape[1])
         encoded = Encoded(
             features=features,
@@ -365,9 +367,9 @@ class PrivateEstimator(PrivateStep):
         scales, missing = self._declared_columns("explanations need")
         if self._counts is None:
             raise InputError(
-                "this fit has released no counts of its columns, from which reference rows are drawn: "
-                f"{self._algorithm} counts none for this number of rows at this epsilon. Fit algorithm='unitball' with "
-                "a larger epsilon, or train on a described table: unitball.describe(…), unitball.train(…)"
+                f"this fit released no counts of its columns, which explanations need: {self._algorithm} releases "
+                "none for this number of rows at this epsilon. Fit algorithm='unitball' with a larger epsilon, or "
+                "train on a described table: unitball.describe(…), unitball.train(…)"
             )
         if self._encoding is None:
             players = players_of(self._columns.declared, scales)

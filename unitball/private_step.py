@@ -125,7 +125,7 @@ class PrivateStep(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
         """Return whose rows they are: by ``groups``, or by the schema's column of type person."""
         people = None if self.schema is None else self._columns.declared.people
         if groups is not None and people is not None:
-            raise ParameterError(f"the schema's column {people.column} says whose rows they are; omit groups")
+            raise ParameterError(f"the schema's column {people.column} already declares the person; omit groups")
         if groups is not None:
             people = People("groups", self.rows_per_person)
             names = identifiers(np.ravel(groups).tolist() if len(np.shape(groups)) > 1 else groups)
@@ -135,8 +135,8 @@ class PrivateStep(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
             return None
         if len(names) != rows or not named(names).all():
             raise ParameterError(
-                f"{people.column} has {len(names)} cells, {int(named(names).sum())} of them identifiers, and there are "
-                f"{rows} rows; give one text or whole number per row, which names its person"
+                f"{people.column} has {len(names)} cells, {int(named(names).sum())} of them identifiers, and there "
+                f"are {rows} rows; give one identifier of the person (text or whole number) per row"
             )
         return Grouped(people=people, names=names)
 
@@ -160,9 +160,8 @@ class PrivateStep(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
             raise ParameterError(f"public is {self.public!r}; give True, or False if the rows are private")
         if self.on_violation not in (OnViolation.REFUSE, OnViolation.CLIP):
             raise ParameterError(
-                f"on_violation is {self.on_violation!r}; an estimator takes refuse or clip. The number of rows is "
-                "public and must not depend on their contents: only registered data sets keep null records of dropped "
-                "rows"
+                f"on_violation is {self.on_violation!r}; an estimator accepts refuse or clip. (Dropping would make "
+                "the public number of rows depend on their contents; only registered data sets keep null records)"
             )
         if not isinstance(self.disjoint_people, str):
             raise ParameterError(
@@ -215,7 +214,7 @@ class PrivateStep(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
         if frame is not None:
             X = pd.DataFrame(number_rows(frame), columns=X.columns if hasattr(X, "iloc") else list(frame.names))
         elif getattr(getattr(X, "dtype", None), "kind", "") in ("m", "M"):
-            raise ParameterError(f"X is an array of {X.dtype}, and numbers are needed; declare a schema")
+            raise ParameterError(f"X is an array of {X.dtype}, not of numbers; declare a schema")
         try:
             return validate_data(self, X, *y, dtype=np.float64, **given)
         except TypeError as error:

@@ -72,7 +72,7 @@ def called_by(package: str) -> bool:
 def warn_of_scores() -> None:
     """Warn once in a process: Python forgets which warnings it has shown when its filters change."""
     warnings.warn(
-        "a score on private rows is exact and not private: keep it, and anything chosen by it, secret",
+        "a score on private rows is exact and not private: keep the score, and any choice based on it, secret",
         UserWarning,
         stacklevel=2,
     )
@@ -92,7 +92,7 @@ def warn_of_fits(family: str, account: str | None, epsilon: float, delta: float)
     """
     who = f"charged to account {account!r}" if account else "counted by no account"
     warnings.warn(
-        f"each fit of a search or a cross-validation is a release of its own, {who}: the first costs epsilon "
+        f"each fit of a search or a cross-validation is a separate release, {who}: the first costs epsilon "
         f"{epsilon:g} at delta {delta:g}, and the fits of all folds and candidates add up",
         UserWarning,
         stacklevel=2,

@@ -26,8 +26,7 @@ def require_given(dataset: Any, schema: object, name: object) -> None:
     """Refuse a schema or a name for a data set that is registered already."""
     if isinstance(dataset, str) and (schema is not None or name is not None):
         raise ParameterError(
-            f"schema and name apply to rows in memory, and {dataset!r} names a registered data set, which has its "
-            "own; omit them"
+            f"schema and name apply to rows in memory, and {dataset!r} is a registered data set; omit them"
         )
 
 

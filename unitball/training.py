@@ -109,8 +109,8 @@ def one_at_a_time(name: str) -> Iterator[None]:
 def other_process(what: str) -> str:
     """Return why an account in memory belongs to one process, and what to do."""
     return (
-        f"root={MEMORY!r} keeps accounts in the memory of one process, and {what}; omit root or give root=FOLDER, "
-        "whose ledger all processes use, or keep n_jobs at 1"
+        f"root={MEMORY!r} keeps accounts in the memory of one process, and {what}; omit root, give root=FOLDER (its "
+        "ledger is shared by all processes), or use n_jobs=1"
     )
 
 
@@ -369,7 +369,7 @@ class TrainedModel:
 
         if self.pipeline is None or self.lineage is None:
             raise InputError(
-                "each party has a model of its own, which scikit-learn cannot represent; explain a joint model"
+                "each party has a separate model, which scikit-learn cannot represent; explain a joint model"
             )
         require_explainable(self.pipeline)
         with spoken_in_python(), using_root(self.root):
@@ -385,7 +385,7 @@ class TrainedModel:
         """
         of = self.result.by_group
         if of is None:
-            raise InputError('this model was not measured by group: train a table with by="column"')
+            raise InputError('this model was not evaluated by group: train on a table with by="column"')
         lines = {
             group: {**metrics, **{f"{name}_reason": why for name, why in metrics.reasons.items()}}
             for group, metrics in of.metrics.items()
@@ -401,7 +401,7 @@ class TrainedModel:
         """
         of = self.result.by_group
         if of is None:
-            raise InputError('this model was not measured by group: train a table with by="column"')
+            raise InputError('this model was not evaluated by group: train on a table with by="column"')
         lines = [
             {"group": one.group, "less": one.less, **one.metrics}
             | {f"{name}_reason": why for name, why in one.metrics.reasons.items()}
@@ -776,7 +776,7 @@ def frontier(
         ensure_registered(dataset)
         if find_dataset(dataset).private:
             raise RefusedError(
-                f"{dataset} is private, and a frontier consists of many runs with public seeds; use a public set"
+                f"{dataset} is private, and a frontier trains many runs with public seeds; give a public set"
             )
         from flows.federated_training import chain_inline
         from flows.sweep import frontier_sweep

@@ -23,5 +23,7 @@ def load_reproduction(name: str) -> Reproduction:
         Naming those that there are.
     """
     if name not in known_reproductions():
-        raise ParameterError(f"no reproduction is called {name!r}; there are: {', '.join(known_reproductions())}")
+        raise ParameterError(
+            f"unknown reproduction {name!r}; the reproductions are: {', '.join(known_reproductions())}"
+        )
     return load(Reproduction, (files(__name__) / f"{name}.yaml").read_text("utf-8"), f"{name}.yaml")

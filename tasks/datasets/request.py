@@ -163,7 +163,8 @@ class IngestRequest(
     not_derived: Annotated[
         str,
         Field(
-            description="Declare that public rows that resemble synthetic rows do not come from them, with the reason. The "
+            description="Declare that public rows that resemble synthetic rows do not come from them, with the "
+            "reason. The "
             "reason is recorded."
         ),
     ] = ""

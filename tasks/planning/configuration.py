@@ -216,7 +216,8 @@ class BudgetSettings(BaseModel, frozen=True, extra="forbid"):
         Field(
             ge=0,
             lt=1,
-            description="δ of the run. Default: 82 % (105/128) of the cap's δ if all noise is Gaussian, else 10 % of it; 1e-5 "
+            description="δ of the run. Default: 82 % (105/128) of the cap's δ if all noise is Gaussian, else 10 % of "
+            "it; 1e-5 "
             "on public rows.",
             examples=[1e-6],
         ),
@@ -260,7 +261,8 @@ class AlgorithmSettings(BaseModel, frozen=True, extra="forbid"):
     mirror: Annotated[
         bool | None,
         Field(
-            description="Whether a mirrored image keeps its class. True for photographs and clothes, not for letters and "
+            description="Whether a mirrored image keeps its class. True for photographs and clothes, not for letters "
+            "and "
             "digits. Features are then averaged over both images, and unitball adds an encoder that ignores "
             "mirroring. Default: for colour images only, without that encoder."
         ),
@@ -268,7 +270,8 @@ class AlgorithmSettings(BaseModel, frozen=True, extra="forbid"):
     counts_of: Annotated[
         str | None,
         Field(
-            description="Version of the table whose histograms (released by `unitball describe`) define the column features. "
+            description="Version of the table whose histograms (released by `unitball describe`) define the column "
+            "features. "
             "Default: the version that is trained on; with `horizon` the first night's."
         ),
     ] = None
@@ -277,7 +280,8 @@ class AlgorithmSettings(BaseModel, frozen=True, extra="forbid"):
         Field(
             pattern=r"^[0-9a-f]{8,64}$",
             exclude_if=lambda value: value is None,
-            description="Key of principal components that `unitball reduce` released. They replace the system's own feature "
+            description="Key of principal components that `unitball reduce` released. They replace the system's own "
+            "feature "
             "maps. --dimension is their number (default: those above the noise). No further charge; the model "
             "rests on them.",
             examples=["1a4eb076c5cc"],
@@ -303,7 +307,8 @@ class AlgorithmSettings(BaseModel, frozen=True, extra="forbid"):
         | Annotated[Literal["balanced"], Tag("word")],
         Field(
             discriminator=Discriminator(lambda given: "word" if isinstance(given, str) else "weights"),
-            description="Weights of classes: NAME=WEIGHT, or balanced. A weight is above 0 and at most 1 and comes from "
+            description="Weights of classes: NAME=WEIGHT, or balanced. A weight is above 0 and at most 1 and comes "
+            "from "
             "public knowledge; a class that is not named has weight 1. balanced computes weights from noisy class "
             "counts; they take 5 % of the budget (in μ²) of noisy-gd, and none of discriminant-gd's.",
             examples=[{"honest": 0.04}],
@@ -322,7 +327,8 @@ class AlgorithmSettings(BaseModel, frozen=True, extra="forbid"):
         Field(
             min_length=1,
             exclude_if=lambda value: value is None,
-            description="Synthetic or public data set on which `tune` compares candidates, at no charge. With synthetic rows "
+            description="Synthetic or public data set on which `tune` compares candidates, at no charge. With "
+            "synthetic rows "
             "the run rests on their releases. Without `tune`: the set on which the parameters were chosen. "
             "Default: the private rows, within the run's budget.",
             examples=["clinic-synthetic"],
@@ -331,7 +337,8 @@ class AlgorithmSettings(BaseModel, frozen=True, extra="forbid"):
     parameters: Annotated[
         dict[str, object],
         Field(
-            description="Parameter of the trainer or projection, by name. For example clip=0.5, or trainer.clip=0.5 if both "
+            description="Parameter of the trainer or projection, by name. For example clip=0.5, or trainer.clip=0.5 "
+            "if both "
             "have one.",
             examples=[{"trainer.regularisation": 0.01}],
         ),
@@ -429,7 +436,8 @@ class EvaluationSettings(BaseModel, frozen=True, extra="forbid"):
         str | None,
         Field(
             pattern=_AIMS,
-            description="Choose the threshold for a goal. Values: balanced, f1, recall=0.8 or cost=1:20 (a false positive "
+            description="Choose the threshold for a goal. Values: balanced, f1, recall=0.8 or cost=1:20 (a false "
+            "positive "
             "costs 1, a false negative 20). Requires `roc` and two classes. No further charge.",
         ),
         BeforeValidator(_an_aim),
@@ -498,7 +506,8 @@ class HorizonSettings(BaseModel, frozen=True, extra="forbid"):
         int | None,
         Field(
             ge=1,
-            description="Number of nights whose sums a party keeps. With `horizon`. Default: all nights if a row takes part "
+            description="Number of nights whose sums a party keeps. With `horizon`. Default: all nights if a row "
+            "takes part "
             "in one, else the number with the least noise.",
         ),
     ] = None
@@ -514,7 +523,8 @@ class NoiseSettings(BaseModel, frozen=True, extra="forbid"):
         Field(
             ge=0,
             le=_MOST,
-            description="Repeat a run with fresh noise, at a new charge. Runs with equal numbers are one release, charged "
+            description="Repeat a run with fresh noise, at a new charge. Runs with equal numbers are one release, "
+            "charged "
             "once.",
         ),
     ] = 0
@@ -532,7 +542,8 @@ class DeadlineSettings(BaseModel, frozen=True, extra="forbid"):
             gt=0,
             le=10**6,
             allow_inf_nan=False,
-            description="Fixed duration per release of private rows, in seconds. It hides the computing time, which depends "
+            description="Fixed duration per release of private rows, in seconds. It hides the computing time, which "
+            "depends "
             "on rows. Preparation of rows has the same duration. Work that takes longer fails.",
             examples=[30.0],
         ),

@@ -91,9 +91,9 @@ def require_same_population(drawn: DatasetRef, registered: DatasetRef) -> None:
         for what, (theirs, own) in facts.items():
             if theirs != own:
                 raise RefusedError(
-                    f"{drawn.name} is drawn from releases of {source.name}, whose {what} is {theirs}, and that of "
-                    f"{registered.name} is {own}: the result of a run on both would have no valid epsilon. Take rows "
-                    f"drawn from {registered.name}, or public rows",
+                    f"{drawn.name} is drawn from releases of {source.name}, whose {what} is {theirs}, but that of "
+                    f"{registered.name} is {own}: a run on both would have no valid epsilon. Choose rows drawn from "
+                    f"{registered.name}, or public rows",
                     value=theirs,
                     bound=own,
                 )
@@ -112,9 +112,9 @@ def tuned_on(config: AlgorithmSettings, registered: DatasetRef) -> DatasetRef | 
     found = find_dataset(config.tuned_on)
     if found.private:
         raise RefusedError(
-            f"{found.name} is private: what is chosen on its rows would have to be charged. Name rows that are drawn "
-            f"(unitball synthesise {registered.name}) or public, or omit --on: --tune then chooses on the private "
-            "rows, within the run's budget"
+            f"{found.name} is private: a choice made on its rows would have to be charged. Give synthetic rows "
+            f"(unitball synthesise {registered.name}) or public rows, or omit --on: --tune then chooses on the "
+            "private rows, within the run's budget"
         )
     if found.synthesis and registered.private:
         require_same_population(found, registered)
@@ -143,7 +143,9 @@ def _releases_of(dataset: DatasetRef) -> list[PlannedRelease]:
         known = {name: manifest[name] for name in PlannedNight.model_fields if name in manifest}
         planned = release_of({**known, "seed": manifest["public_seed"], "account": "", "delta": 0.0})
         if planned.key != key:
-            raise RefusedError(f"the manifest of release {key[:12]} describes another one; restore it from a back-up")
+            raise RefusedError(
+                f"the manifest of release {key[:12]} describes a different release; restore it from a back-up"
+            )
         waiting += [*planned.upstream, *planned.drawn_from]
         if planned.reads_rows:
             found.append(planned)

@@ -73,7 +73,7 @@ def read_encoder(spec: AlgorithmSpec, path: Path, takes: int) -> EncoderFile:
 def _content(path: Path, largest: int) -> bytes:
     try:
         if not path.is_file():
-            raise InputError(f"there is no file {path}: name the encoder's file, as in --features onnx:encoder.onnx")
+            raise InputError(f"file {path} does not exist: give the encoder's file, as in --features onnx:encoder.onnx")
         if (size := path.stat().st_size) > largest:
             raise InputError(f"{path} has {size} bytes; an encoder's file has at most {largest}")
         return path.read_bytes()

@@ -62,19 +62,20 @@ def plan_groups(dataset: DatasetRef, config: TrainingConfig, normalisation: str)
         )
     if config.features is not None or config.public_dataset is not None:
         raise ParameterError(
-            f"{by}; this run maps rows by features or a public set, after which they have no columns: omit either"
+            f"{by}; this run maps rows by features or a public set, and mapped rows have no columns: omit one of the "
+            "two"
         )
     schema = parse_schema(table["schema"], f"the schema of {dataset.name}")
     column = _declared(schema, column_name(config.by), by)
     first = sum(len(_places(one)) for one in schema.inputs[: schema.inputs.index(column)])
     if not schema.places:
-        raise ParameterError(f"{by}; columns without declared ranges cannot be told apart: declare ranges")
+        raise ParameterError(f"{by}; columns need declared ranges: declare them")
     place, clips = schema.places[first], OnViolation(table["on_violation"]).clips
     scales = lookup("normalisations", normalisation)
     if not scales.scales_rows:
         raise ParameterError(
-            f"{by}; rows are normalised by {normalisation} here, after which a column's values cannot be read off: "
-            "choose --normalisation none, clip or unit-norm"
+            f"{by}; this run normalises rows by {normalisation}, which loses a column's values: choose "
+            "--normalisation none, clip or unit-norm"
         )
     if place.values is not None:
         return _category(column, place, config.by, may_be_missing=schema.rule(column).keeps or clips)
@@ -85,9 +86,9 @@ def plan_groups(dataset: DatasetRef, config: TrainingConfig, normalisation: str)
         scaling = {"scale": schema.dimension - 1, "unit": schema.intercept}
     elif scales.unit_ball:
         raise ParameterError(
-            f"{by}; rows are divided by their norms here ({normalisation}), and nothing in a row of scaling "
-            f"{schema.scaling} says by how much, so that brackets of a number are not told: register the table with "
-            "scaling centred, name a category, or choose --normalisation none"
+            f"{by}; this run divides rows by their norms ({normalisation}), and with scaling {schema.scaling} a "
+            "number's range is then unknown: register the table with scaling centred, choose a category column, or "
+            "choose --normalisation none"
         )
     width = place.high - place.low
     return _spec(
@@ -109,14 +110,12 @@ def _declared(schema: Schema, name: str, by: str) -> Column:
         near = difflib.get_close_matches(name, inputs, n=4, cutoff=0.3) or inputs[:4]
         raise ParameterError(f"{by}; the table has no such column; nearest: {', '.join(near)}")
     if isinstance(column, Label):
-        raise ParameterError(
-            f"{by}, which is the label, and the confusion matrix of every run already has its classes; omit it"
-        )
+        raise ParameterError(f"{by}, which is the label: the confusion matrix already shows its classes; omit it")
     if isinstance(column, Person):
-        raise ParameterError(f"{by} names people and cannot define groups: name another column")
+        raise ParameterError(f"{by}, which identifies people and cannot define groups: choose another column")
     if column not in schema.inputs:
         raise ParameterError(
-            f"{by}, which the schema ignores, so no stored row holds it: declare its type, then ingest"
+            f"{by}, which the schema ignores, so it is not stored: declare its type, then ingest again"
         )
     if isinstance(column, Category) and column.hashed:
         raise ParameterError(f"{by} has hashed values, which cannot define groups: declare its values")
@@ -148,8 +147,8 @@ def _brackets(schema: Schema, column: Column, by: str) -> tuple[list[float], lis
         return ([0.25, 0.75], ["false", "missing", "true"]) if middle else ([0.5], ["false", "true"])
     if middle:
         raise ParameterError(
-            f"{by}; a missing cell of it counts as the middle of its range (missing: constant), so it cannot be told "
-            "from other cells: declare missing: indicator for it, and ingest again"
+            f"{by}; a missing cell is stored as the middle of its range (missing: constant), so the column cannot "
+            "define groups: declare missing: indicator for it, and ingest again"
         )
     if isinstance(column, Ordered):
         return _in_order(column.values)
@@ -194,7 +193,7 @@ def _unlike(name: str, names: Sequence[str]) -> str:
 def _spec(column: str, names: Sequence[str], by: str, **parameters: object) -> AlgorithmSpec:
     if len(names) > MOST_GROUPS:
         raise InputError(
-            f"{by}, which has {len(names)} groups; at most {MOST_GROUPS} are measured: name another column, or give "
-            "its values fewer names in the schema"
+            f"{by}, which has {len(names)} groups; at most {MOST_GROUPS} can be evaluated: choose another column, or "
+            "map its values to fewer names in the schema"
         )
     return AlgorithmSpec("projections", "column-groups", {"column": column, "names": list(names), **parameters})

@@ -308,8 +308,8 @@ def _uses_own_files(config: PartitionSettings, files: Sequence[object]) -> bool:
     """
     if config.partition not in (None, "even", OWN_FILES) or config.sizes or config.rows_per_party:
         raise ParameterError(
-            "rows of a night go to parties in turn or by the parties' files; omit "
-            f"--partition {config.partition or ''}, --sizes and --rows-per-party"
+            "a horizon assigns rows to parties in turn or by the parties' files; omit --partition "
+            f"{config.partition or ''}, --sizes and --rows-per-party"
         )
     if config.partition == OWN_FILES:
         require_owners(files)

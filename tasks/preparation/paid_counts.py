@@ -99,8 +99,8 @@ def described_columns(
     if version is not None and not found:
         raise InputError(
             f"account {registered.account} holds no histograms of these columns of version {version} that are proved "
-            f"under {relation} and trust {trust}: release them (unitball describe {registered.name} --version "
-            f"{version} --epsilon …, which uses the account's relation), or omit --counts-of"
+            f"under {relation} and trust {trust}: release them with unitball describe {registered.name} --version "
+            f"{version} --epsilon … (it uses the account's relation), or omit --counts-of"
         )
     return found
 
@@ -114,8 +114,8 @@ def require_no_counts(config: TrainingConfig) -> None:
     """
     if config.counts_of is not None:
         raise ParameterError(
-            f"counts_of names version {config.counts_of}, and this run makes no map of columns: only tables with "
-            "declared columns under algorithm unitball have one; omit it"
+            f"counts_of is {config.counts_of}, and this run has no column features, which only tables with declared "
+            "columns under algorithm unitball have; omit it"
         )
 
 

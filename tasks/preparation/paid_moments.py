@@ -41,21 +41,23 @@ def paid_moments(config: TrainingConfig, registered: DatasetRef) -> PlannedRelea
     if len(found) != 1:
         there = ", ".join(key[:12] for key in known) or "none"
         raise InputError(
-            f"basis {wanted} names {len(found)} releases of components of {registered.name}, version "
-            f"{registered.version}; there are: {there} (unitball reduce {registered.name} --epsilon … releases them)"
+            f"basis {wanted} matches {len(found)} releases of components of {registered.name}, version "
+            f"{registered.version}; the releases are: {there}. Release one: unitball reduce {registered.name} "
+            "--epsilon …"
         )
     (planned,) = found
     assert store.exists(planned.key), "what is listed is stored"
     relation = config.neighbours or relation_of(config.dataset)
     if planned.setting.neighbours != relation:
         raise InputError(
-            f"basis {wanted} is proved under {planned.setting.neighbours}, and the run is under {relation}"
+            f"basis {wanted} is proved under {planned.setting.neighbours}, and the run uses {relation}; choose the "
+            "same relation"
         )
     _, _, trust, _ = resolve_system(config)
     if not covers(trust, planned.setting.trust):
         raise InputError(
-            f"basis {wanted} was released under trust {planned.setting.trust}, and the run is under trust "
-            f"{trust}, which is stricter; choose --trust {planned.setting.trust}"
+            f"basis {wanted} was released under trust {planned.setting.trust}, and the run uses the stricter trust "
+            f"{trust}; choose --trust {planned.setting.trust}"
         )
     return planned
 

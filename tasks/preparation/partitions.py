@@ -227,8 +227,8 @@ def _spec(
     cls = lookup("partitions", name)
     if cls.content_dependent and dataset.private:
         raise RefusedError(
-            f"the partition {name!r} depends on the contents of rows and {dataset.name} is private; "
-            f"use even, sized or the parties' own files"
+            f"the partition {name!r} depends on the contents of rows, and {dataset.name} is private; choose even, "
+            "sized or the parties' own files"
         )
     if cls.content_dependent and dataset.person:
         raise RefusedError(
@@ -274,17 +274,15 @@ def require_own_number(name: str, config: PartitionSettings, files: Sequence[obj
     # Forms fill in the default, so that it cannot be told from not asking.
     if files and config.parties not in (len(files), PartitionSettings.model_fields["parties"].default):
         raise InputError(
-            f"{name} has {len(files)} parties of its own and {config.parties} were requested; leave --parties "
-            "out, or divide its rows among simulated parties with --partition even"
+            f"{name} has {len(files)} parties with files, and {config.parties} were requested; omit --parties, or "
+            "divide the rows among simulated parties with --partition even"
         )
 
 
 def require_owners(files: Sequence[object]) -> None:
     """Refuse the parties' own files as a partition of a data set that has none."""
     if not files:
-        raise InputError(
-            "this data set has one owner; ingest the parties' own files: unitball ingest NAME --party PARTY=PATH"
-        )
+        raise InputError("this data set has no parties' files; ingest them: unitball ingest NAME --party PARTY=PATH")
 
 
 def are_stored_whole(shards: Shards) -> bool:

@@ -97,12 +97,12 @@ def _from_public_rows(dataset: DatasetRef, config: AlgorithmSettings, before: Se
     registered = find_dataset(dataset.name)
     if public.private:
         raise RefusedError(
-            f"{public.name} is private: anything learnt from its rows would have to be charged; name a public set"
+            f"{public.name} is private, and a map learnt from its rows would have to be charged; give a public set"
         )
     if public.version == registered.version or public.account == registered.account:
         raise RefusedError(
-            f"{public.name} holds the training rows, and a map learnt from them is not public; name a data "
-            f"set of other rows"
+            f"{public.name} holds the training rows, and a map learnt from them is not public; give a data set of "
+            "other rows"
         )
     if public.synthesis and registered.private:
         require_same_population(public, registered)
@@ -115,8 +115,8 @@ def _from_public_rows(dataset: DatasetRef, config: AlgorithmSettings, before: Se
     learner = construct(PublicRowsWhitening, "public", parameters)
     if learner.head > 0 and public.classes != registered.classes:
         raise InputError(
-            f"public.head asks for a head trained on {public.name}, whose classes are not those of {registered.name}; "
-            "omit it"
+            f"public.head needs a head trained on {public.name}, whose classes differ from those of "
+            f"{registered.name}; omit it"
         )
     dimension = before[-1].dimension if before else dataset.dimension
     key = identity(

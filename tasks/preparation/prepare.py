@@ -173,8 +173,8 @@ def whole(prepared: Prepared) -> PreparedRun:
     """
     if isinstance(prepared, AwaitingPartition):
         raise InputError(
-            f"partition {prepared.config.partition} depends on the contents of rows: the plan is known only when it "
-            "runs"
+            f"partition {prepared.config.partition} depends on the contents of rows, so the plan is known only when "
+            "the run starts; choose another partition"
         )
     return prepared
 
@@ -451,8 +451,8 @@ def _require_not_drawn(config: TrainingConfig, registered: DatasetRef) -> None:
     used = [registered, *([] if config.public_dataset is None else [find_dataset(config.public_dataset)])]
     if drawn := [one.name for one in used if one.synthesis]:
         raise InputError(
-            f"{drawn[0]} is drawn from releases, and a horizon's epsilon, which is charged and stated once for all "
-            "nights, does not compose them: omit --horizon, or take other rows"
+            f"{drawn[0]} holds synthetic rows, whose releases a horizon's epsilon does not include: omit --horizon, "
+            "or choose other rows"
         )
 
 
@@ -472,7 +472,7 @@ def with_positive(prepared: PreparedRun, positive: str | None) -> PreparedRun:
     classes = found.dataset.classes
     if len(classes) != 2 or positive not in classes:
         there = f"the classes are {shown(classes)}" if classes else "the label is a number"
-        raise ParameterError(f"positive is {positive!r}; it must be one of two classes, and {there}")
+        raise ParameterError(f"positive is {positive!r}; it must be one of two classes, but {there}")
     named = found.model_copy(update={"positive": positive})
     return replace(prepared, plan=prepared.plan.model_copy(update={"identity": named}))
 

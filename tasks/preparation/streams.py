@@ -148,8 +148,8 @@ def _require_same(release: PlannedNight, night: int, noted: Arrived, named: Arri
     if noted != named:
         asked = str(named) if str(named) != str(noted) else f"{named} at other positions"
         raise RefusedError(
-            f"party {noted.shard.party} holds other rows as night {night} of this horizon than the plan names: noted "
-            f"are {noted}; asked for are {asked}. The ledger or the party's folder was restored from a back-up. "
+            f"party {noted.shard.party} holds different rows for night {night} of this horizon than the plan: stored "
+            f"{noted}, planned {asked}. The ledger or the party's folder was restored from a back-up. "
             f"{restarting(release)}"
         )
 
@@ -181,9 +181,8 @@ def unpack_sum(release: PlannedNight, night: int, noted: Arrived, kept: bytes) -
     digest = noted.digest.encode()
     if kept[: len(digest)] != digest:
         raise RefusedError(
-            f"party {noted.shard.party} holds a sum of night {night} that was formed of other rows than its note names "
-            f"({noted}): its private folder is a mixture of several back-ups. Restore it from one of them. Or: "
-            f"{restarting(release)}"
+            f"party {noted.shard.party} holds a sum of night {night} whose rows differ from its record ({noted}): its "
+            f"private folder mixes several back-ups. Restore it from one of them. Or: {restarting(release)}"
         )
     return kept[len(digest) :]
 
@@ -206,8 +205,8 @@ def require_current(release: PlannedNight, dataset: DatasetRef) -> None:
     stream = release.stream
     if dataset.private and stream.epoch != open_catalog().epoch():
         raise RefusedError(
-            "an older ledger was restored after this horizon began, and releases made in between are not on record: "
-            f"no further night of it is drawn. {restarting(release)}"
+            "an older ledger was restored after this horizon began, and the releases in between are not recorded: the "
+            f"horizon cannot continue. {restarting(release)}"
         )
 
 
@@ -243,8 +242,8 @@ def require_on_record(release: PlannedNight, dataset: DatasetRef, *, fixed: bool
     # Again, for somebody else may just have charged, and whoever forms a sum has charged before.
     if found and not open_ledger().is_charged(keys[0]):
         raise RefusedError(
-            f"the ledger has no charge of this horizon, but it was released: {'; '.join(found[:3])}. The "
-            f"ledger was restored from a back-up; what these nights hold is unknown. {restarting(release)}"
+            f"the ledger has no charge for this horizon, but nights were released: {'; '.join(found[:3])}. The ledger "
+            f"was restored from a back-up, and the rows of these nights are unknown. {restarting(release)}"
         )
 
 

@@ -99,7 +99,8 @@ def choose_on(config: TrainingConfig, score: Score) -> Choice:
         known = [one for one in found if one is not None]
         if len(known) < DRAWS:
             raise InputError(
-                f"{metric} of a model of {rows.name} with {_said(values)} cannot be measured; choose a set of more rows"
+                f"{metric} of a model of {rows.name} with {_said(values)} cannot be measured; choose a set with more "
+                "rows"
             )
         means.append(math.fsum(known) / DRAWS)
     best = max(range(len(means)), key=lambda at: (means[at], -at))
@@ -134,7 +135,7 @@ def _candidates(config: TrainingConfig) -> Iterator[dict[str, object]]:
     """Yield all combinations of values, the first values first."""
     given = {name.rpartition(".")[2] for name in config.parameters}
     if twice := sorted(given & {name.rpartition(".")[2] for name in config.tune}):
-        raise ParameterError(f"{twice[0]} is both given and tuned; omit one")
+        raise ParameterError(f"{twice[0]} is both fixed and tuned; omit one of the two")
     count = math.prod(map(len, config.tune.values()))
     if not 1 <= count <= MOST_CANDIDATES:
         raise ParameterError(f"--tune has {count} candidates; give 1 to {MOST_CANDIDATES} combinations of values")

@@ -64,9 +64,9 @@ def require_memory(release: PlannedRelease) -> None:
     if held > limit:
         raise InputError(
             f"{release.label} ({release.name}) holds {release.setting.most_rows:,} × {release.setting.dimension} rows "
-            f"in memory, about {held / _MIB:,.0f} MiB, and {MEMORY_VARIABLE} allows {limit / _MIB:,.0f}; nothing was "
-            f"charged: allow it more ({MEMORY_VARIABLE}={-(-held // _MIB)}M), use more parties or give "
-            "them fewer features, or train by sums of the rows, which are read in a stream, as noisy-gd does"
+            f"in memory, about {held / _MIB:,.0f} MiB, and {MEMORY_VARIABLE} allows {limit / _MIB:,.0f}. Nothing was "
+            f"charged. Allow more memory ({MEMORY_VARIABLE}={-(-held // _MIB)}M), use more parties or fewer features, "
+            "or choose an algorithm that streams rows, such as noisy-gd"
         )
 
 
@@ -324,8 +324,8 @@ def require_upstream(planned: PlannedRelease | PlannedCombination, upstream: Seq
     """
     if (keys := tuple(reference.key for reference in upstream)) != planned.upstream:
         raise RefusedError(
-            f"{planned.label} is planned to be made of {_short(planned.upstream)} and is given {_short(keys)}; "
-            "use the releases of its own plan"
+            f"{planned.label} is planned from {_short(planned.upstream)} and received {_short(keys)}; use the "
+            "releases of its own plan"
         )
 
 
@@ -344,7 +344,7 @@ def _require_stored(shards: Sequence[ShardRef], *, whole: bool = True) -> None:
     for shard in shards:
         if (open_shard(layout, shard).count if whole else shard_records(layout, shard)) != shard.rows:
             raise RefusedError(
-                f"the reference to the rows of party {shard.party} gives another number than is stored",
+                f"the reference to the rows of party {shard.party} states a number that differs from the stored rows",
                 value=shard.rows,
                 bound="stored",
             )
@@ -359,7 +359,7 @@ def _require_said(dataset: DatasetRef, stored: DatasetRef) -> None:
     ):
         of = f", at most {stored.rows_per_person} of each {stored.person}" if stored.person else ""
         raise RefusedError(
-            f"the reference to {dataset.name} does not say what is stored: version {dataset.version} holds "
+            f"the reference to {dataset.name} differs from the stored rows: version {dataset.version} holds "
             f"{stored.visibility} rows of account {stored.account}{of}",
             value=dataset.version,
             bound="registered",
@@ -383,7 +383,7 @@ def _require_bound(release: PlannedRelease, shards: Mapping[str, ShardRef]) -> N
             if planned != bound:
                 raise RefusedError(
                     f"{release.label} is planned for a shard of party {party} with {what} {planned}, and is given one "
-                    f"with {what} {bound}; plan and charge what is to be released of these rows",
+                    f"with {what} {bound}; plan and charge the release for these rows",
                     value=bound,
                     bound=planned,
                 )
@@ -398,7 +398,9 @@ def _require_private(
     readers: Sequence[PlannedRelease], dataset: DatasetRef, ledger: Ledger, run: str, sound_counterpart: str | None
 ) -> None:
     if any(release.seed is not None for release in readers):
-        raise RefusedError(f"{dataset.name} is private: with a public seed the noise can be subtracted; omit --seed")
+        raise RefusedError(
+            f"{dataset.name} is private, and anyone who knows the seed can subtract the noise; omit --seed"
+        )
     # Publishing one of n rows at random is (0, 1/n)-private, so the release that reads the most rows sets the bound.
     most = max((release.setting.rows for release in readers), default=0)
     for release in readers:
@@ -471,8 +473,8 @@ def _require_agreed(ledger: Ledger, request: PlanRequest) -> None:
     if others:
         names = ", ".join(sorted({asked[key] for key in others}))
         raise PriceError(
-            f"nothing was charged; the plan now ({names}) differs from the one whose price was shown, because the data "
-            "set or its releases have changed. Request the price again"
+            f"nothing was charged; the plan ({names}) differs from the one whose price was shown, because the data "
+            "set or its releases have changed since. Request the price again"
         )
 
 

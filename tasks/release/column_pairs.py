@@ -101,7 +101,7 @@ def named_pairs(
     def place(name: str) -> int:
         if name not in names:
             what = "is the person column" if name == dataset.person else "is not a column"
-            raise InputError(f"{name!r} {what} of {dataset.name}; columns to choose: {', '.join(names)}")
+            raise InputError(f"{name!r} {what} of {dataset.name}; choose from: {', '.join(names)}")
         return names.index(name)
 
     found: list[Pair] = []
@@ -113,7 +113,7 @@ def named_pairs(
     if by is not None:
         found += [(place(by), other) for other in range(len(names)) if other != place(by)]
     if not found:
-        raise InputError("no pair of columns is named; give --pairs A,B or --by COLUMN")
+        raise InputError("no pair of columns is given; give --pairs A,B or --by COLUMN")
     return tuple(dict.fromkeys(found))
 
 

@@ -97,8 +97,8 @@ def _await(timed: Sequence[PlannedRelease], what: str, begun: float | None) -> N
             write_bytes(mark, b"", mode=0o600)
     if left < 0 or (begun is None and any(mark.exists() for mark in missed)):
         raise DeadlineMissError(
-            f"{what} was not made within the deadline of {deadline.seconds:g} s and is not released; "
-            "its charge remains and everything else is kept. It is not repeated, because its duration may "
-            "depend on the rows: choose a larger --deadline, which is a new release with its own charge"
+            f"{what} missed the deadline of {deadline.seconds:g} s and is not released; its charge remains, and all "
+            "other releases are kept. Unitball does not repeat it, because its duration may depend on the rows: "
+            "choose a larger --deadline, which makes a new, charged release"
         )
     time.sleep(left)

@@ -325,22 +325,25 @@ def _other(plan: SinglePlan, version: str) -> tuple[DatasetRef, ColumnCounts]:
     """Return another version and its counts, of the least noise where several were paid."""
     other = version_of(plan.dataset.name, version)
     if other.version == plan.dataset.version:
-        raise InputError(f"--against {version} is the version that is described; name another one")
+        raise InputError(f"--against {version} is the described version itself; give another version")
     if other.classes != plan.dataset.classes or other.label_range != plan.dataset.label_range:
-        raise InputError(f"the label of version {version} has other classes or another range; nothing can be compared")
+        raise InputError(
+            f"the label of version {version} has different classes or a different range, so the versions cannot be "
+            "compared; omit --against"
+        )
     if (name := same_columns(scales_of(plan.dataset), scales_of(other))) is not None:
         raise InputError(
-            f"column {name} is declared differently in version {version}: bins of different ranges or values cannot "
-            "be compared"
+            f"column {name} is declared differently in version {version}, so its bins cannot be compared; omit "
+            "--against"
         )
     # A run may have counted the rows that it trained on, and these alone.
     released = [one for one in paid_counts(other.account, other.version) if one.setting.rows == other.rows]
     if not released:
         price = plan_counts(other, plan.epsilon, delta=plan.planned.delta).planned
         raise RefusedError(
-            f"no histograms of version {version} are paid for, and comparing reads its release: epsilon "
-            f"{plan.epsilon:g} at delta {price.delta:g}, charged to account {other.account}; "
-            f"unitball describe {other.name} --version {version} --epsilon {plan.epsilon:g}"
+            f"version {version} has no charged histograms to compare with. Release them for epsilon {plan.epsilon:g} "
+            f"at delta {price.delta:g}, charged to account {other.account}; unitball describe {other.name} --version "
+            f"{version} --epsilon {plan.epsilon:g}"
         )
     return other, min((counts_of(one) for one in released), key=lambda counts: counts.deviation)
 

@@ -96,7 +96,7 @@ class OpenRelease:
         own = contributors if self._whole else tuple(shard.party for shard in self._shards)
         if not set(own) <= set(contributors):
             raise RefusedError(
-                f"{self.planned.label} is drawn by {contributors[0]!r} for all its parties, not by one of them"
+                f"{self.planned.label} draws the noise of {contributors[0]!r} for all parties, not for one of them"
             )
         return noises_of(self.planned, self.key, own, open_ledger())
 
@@ -108,7 +108,7 @@ class OpenRelease:
     def _require_unmade(self) -> None:
         # What is stored was not admitted again: there is nothing to make, so nothing is handed out.
         if self.stored is not None:
-            raise RefusedError(f"{self.planned.label} is already stored; a release is made and stored once")
+            raise RefusedError(f"{self.planned.label} is already stored; a release is stored only once")
 
     def _require_whole(self) -> None:
         if not self._whole:

@@ -214,7 +214,7 @@ def drawn_by(name: str) -> DrawnBy:
     """
     manifest = open_catalog().get(name).manifest
     if "drawn" not in manifest:
-        raise InputError(f"{name} is not a derived data set; `unitball synthesise` draws one")
+        raise InputError(f"{name} is not a derived data set; make one with `unitball synthesise`")
     return cast(DrawnBy, dict(manifest["drawn"]))
 
 
@@ -255,7 +255,7 @@ def redrawn(name: str) -> list[str]:
             upstream = [read_release(ReleaseRef(key=one, kind="", party="")) for one in planned.upstream]
             made = planned.combine(upstream).arrays()
             if made.keys() != arrays.keys() or any(not np.array_equal(made[one], arrays[one]) for one in made):
-                raise RefusedError(f"{planned.label} ({key[:12]}) does not follow from the releases that it names")
+                raise RefusedError(f"{planned.label} ({key[:12]}) does not follow from its named releases")
             waiting += planned.upstream
             combinations += 1
             found = planned.key
@@ -269,7 +269,7 @@ def redrawn(name: str) -> list[str]:
             raise RefusedError(f"the manifest of release {key[:12]} describes another one, {found[:12]}")
     missing = set(map(str, drawn["rests_on"])) - seen
     if missing:
-        raise RefusedError(f"{name} names release {min(missing)[:12]}, and its synthesis does not rest on it")
+        raise RefusedError(f"{name} names release {min(missing)[:12]}, on which its synthesis does not rest")
     reference = find_dataset(name)
     source = version_of(str(drawn["dataset"]), str(drawn["version"]))
     again = frame_source(_declared(source, cells_of(name)), ReadOptions(discover=False))
@@ -282,7 +282,7 @@ def redrawn(name: str) -> list[str]:
         synthesis=str(drawn["synthesis"]),
     ) as staged:
         if staged.version != reference.version:
-            raise RefusedError(f"the rows of {name} are not those that its synthesis and seed {drawn['seed']} draw")
+            raise RefusedError(f"the rows of {name} differ from those drawn by its synthesis and seed {drawn['seed']}")
     return [
         f"{releases} releases and {combinations} combinations: identities hold, and what the server made follows",
         f"{reference.rows} rows, drawn again with seed {drawn['seed']}: equal",

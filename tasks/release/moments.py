@@ -81,8 +81,8 @@ def geometry_of(dataset: DatasetRef) -> Geometry:
         return geometry(dataset.columns, dataset.dimension)
     if dataset.image_shape is None:
         raise InputError(
-            f"the columns of {dataset.name} have no declared ranges, by which they would be scaled; ingest it with "
-            "--schema FILE, or, if rows are images whose pixels lie between 0 and 1, with --image-shape"
+            f"the columns of {dataset.name} have no declared ranges, which scaling needs; ingest it with --schema "
+            "FILE, or, if rows are images whose pixels lie between 0 and 1, with --image-shape"
         )
     size = dataset.dimension
     return {
@@ -160,7 +160,7 @@ def plan_reduction(request: ReductionRequest) -> ReductionPlan:
     moments = single.planned.model_copy(update={"budget": GaussianMu(mu * math.sqrt(1.0 - SCORES_SHARE))})
     width = cast(SecondMoments, moments.build()).width(moments.setting)
     if width < 2:
-        raise InputError(f"{dataset.name} has {width} column that varies; scores are counted along two components")
+        raise InputError(f"{dataset.name} has {width} column that varies, and --score-counts needs two; omit it")
     plane = plan_components(moments, 2, deviations=_DEVIATIONS)
     setting, budget = replace(moments.setting, dimension=2), GaussianMu(mu * math.sqrt(SCORES_SHARE))
     deviation = math.sqrt(setting.neighbours.records) / budget.mu * setting.noise_factor
@@ -213,8 +213,8 @@ def _none_above(planned: PlannedRelease, found: Components) -> str:
     needed = rounded_up(gaussian_epsilon(mu, planned.delta), 2)
     return (
         f"no component is above the noise: the largest noisy variance is {found.noisy[0]:.3g} and the noise alone "
-        f"reaches {found.floor:.3g} in one of twenty releases. A component that holds a tenth of the total variance "
-        f"shows from about epsilon {needed:g} at delta {planned.delta:g}; give that, or the number of components"
+        f"reaches {found.floor:.3g} in one of twenty releases. A component with 10 % of the total variance exceeds it "
+        f"from about epsilon {needed:g} at delta {planned.delta:g}; give that epsilon, or the number of components"
     )
 
 

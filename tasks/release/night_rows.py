@@ -113,8 +113,8 @@ class NightRows:
         noted = arrival_noted(self._notes, self._planned, self._shard, night)
         if noted is None:
             raise StorageError(
-                f"party {self._shard.party} has lost the record of the rows of night {night}: restore its "
-                f"private folder from a back-up; if they were removed permanently, the horizon ends "
-                "here, and the next one begins with the versions after its last night"
+                f"party {self._shard.party} has lost the record of the rows of night {night}: restore its private "
+                "folder from a back-up; if they were removed permanently, the horizon ends here; start the next one "
+                "with the versions after its last night"
             )
         return noted

@@ -59,10 +59,7 @@ def _charged_secret(layout: Layout, contributor: str, identifier: str, release: 
             f"{release.label} was charged under {whose}, which cannot be read: {error}. {way_out}"
         ) from error
     if key_identifier(secret) != identifier:
-        raise SecretError(
-            f"{release.label} was charged under {whose} as it was then, and that secret has been replaced since. "
-            f"{way_out}"
-        )
+        raise SecretError(f"{release.label} was charged under {whose}, which has been replaced since. {way_out}")
     return secret
 
 

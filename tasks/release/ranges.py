@@ -98,7 +98,7 @@ def private_contents(request: IngestRequest, epsilon: float, delta: float | None
         If the rows cannot be read, or the draft has no column that could be drawn.
     """
     if request.schema_path is None:
-        raise InputError("ranges and values are released for the columns of a draft; name the draft")
+        raise InputError("ranges and values are released for the columns of a draft; give the draft")
     drafted = drafted_columns(request.schema_path)
     numbers, texts = drafted["numeric"], drafted["category"]
     if texts and any(one.get("type") == "person" for one in read_declaration(request.schema_path)["columns"]):

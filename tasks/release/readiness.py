@@ -141,8 +141,8 @@ def _room(afterwards: Afterwards) -> None:
         # are part of what is not, and a run's message goes to Prefect.
         if disk.total and disk.free < least:
             raise StorageError(
-                f"less than {least / _MB:,.1f} MB are free where {folder} lies, which may not do for what follows the "
-                "charge; free some space"
+                f"less than {least / _MB:,.1f} MB are free on the disk of {folder}, which may be too little to store "
+                "the release after its charge; free some space"
             )
 
 

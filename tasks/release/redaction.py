@@ -42,5 +42,5 @@ def redacted(key: str, label: str, *, private: bool) -> Iterator[None]:
         place = current_layout().private / "errors" / f"{key}.txt"
         write_bytes(place, traceback.format_exc().encode(), mode=0o600)
         raise RedactedError(
-            f"{label} failed on private rows; the error may hold their values and is kept for their owner in {place}"
+            f"{label} failed on private rows; the error may hold values of rows, and their owner can read it in {place}"
         ) from None

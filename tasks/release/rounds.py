@@ -132,7 +132,8 @@ class PartyRounds:
         """
         if step and self._notes.get(stepwise.step_name(step - 1)) is None:
             raise RefusedError(
-                f"it did not receive the sum of step {step - 1}: the party was lost then, and stays lost for this run"
+                f"it did not receive the sum of step {step - 1}: the party dropped out then, and remains out of this "
+                "run"
             )
         lengths = step_lengths(self._planned)
         if not step < len(lengths) or len(sent) != 8 * lengths[step]:
@@ -197,7 +198,9 @@ class PartyRounds:
         planned, name = self._planned, f"own-{stepwise.step_name(step)}"
         steps = _algorithm(planned).steps(planned.setting)
         if step >= steps:
-            raise RefusedError(f"{planned.label} has {steps} {'sum' if steps == 1 else 'sums'}; step {step} is none")
+            raise RefusedError(
+                f"{planned.label} has {steps} {'sum' if steps == 1 else 'sums'}; step {step} does not exist"
+            )
         sent = self._notes.get(name)
         if sent is None:
             with door.open_release(planned, shards, upstream) as release:

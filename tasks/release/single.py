@@ -253,16 +253,16 @@ def plan_single(
         named = named.model_copy(update={"delta": gaussian_delta(cap.delta)})
     if not named.stated_delta > 0:
         raise InputError(
-            f"{label} take Gaussian noise, which has a delta, and here delta is {named.stated_delta:g}: "
-            f"give --delta, below that of the cap of account {dataset.account}"
+            f"{label} use Gaussian noise, which needs a delta above 0, and delta is {named.stated_delta:g}: give "
+            f"--delta, below the delta of the cap of account {dataset.account}"
         )
     partition = plan_partition(dataset, named)
     shards = shards_of(partition).training
     chosen = AlgorithmSpec("trusts", trust or str(Trust.LOCAL) if several else str(Trust.CENTRAL))
     if trust is not None and not several:
         raise InputError(
-            f"{dataset.name} has one party's rows, which their curator sums; omit --trust, or "
-            f"ingest the parties' own files: unitball ingest {dataset.name} --party PARTY=PATH"
+            f"{dataset.name} has one party's rows, so --trust has no effect; omit it, or ingest the parties' own "
+            f"files: unitball ingest {dataset.name} --party PARTY=PATH"
         )
     config = named.model_copy(update={"replicate": replicate})
     planned = counting_release(config, shards, spec_of, label, chosen, relation_of(dataset.name))

@@ -100,7 +100,7 @@ def require_sent(
         wanted = planned.combine(made) if isinstance(planned, PlannedCombination) else made[0]
         return require_planned(str(manifest.get("artefact")), arrays, wanted)
     except ParameterError as error:
-        raise RefusedError(f"what was sent as {planned.label} is not what is planned: {error}") from None
+        raise RefusedError(f"the message for {planned.label} differs from the plan: {error}") from None
 
 
 def recorded_key(manifest: Json) -> str:

@@ -128,13 +128,13 @@ def plan_synthesis(request: SynthesisRequest) -> SynthesisPlan:
         config = config.model_copy(update={"delta": gaussian_delta(cap.delta)})
     if not config.stated_delta > 0:
         raise InputError(
-            f"the stages of a synthesis take Gaussian noise, which has a delta, and here delta is "
-            f"{config.stated_delta:g}: give --delta, below that of the cap of account {dataset.account}"
+            "the stages of a synthesis use Gaussian noise, which needs a delta above 0, and delta is "
+            f"{config.stated_delta:g}: give --delta, below the delta of the cap of account {dataset.account}"
         )
     if request.trust is not None and not several:
         raise InputError(
-            f"{dataset.name} has one party's rows, which their curator counts; omit --trust, or "
-            f"ingest the parties' own files: unitball ingest {dataset.name} --party PARTY=PATH"
+            f"{dataset.name} has one party's rows, so --trust has no effect; omit it, or ingest the parties' own "
+            f"files: unitball ingest {dataset.name} --party PARTY=PATH"
         )
     trust = AlgorithmSpec("trusts", request.trust or str(Trust.LOCAL) if several else str(Trust.CENTRAL))
     partition = plan_partition(dataset, config)

@@ -171,7 +171,8 @@ def recorded_server(root: Path) -> DatabaseServer | None:
         return None
     except (InputError, UnicodeDecodeError) as error:
         raise StorageError(
-            f"{_file(root)} says where this root's databases are, and is damaged ({error}); restore it from a back-up"
+            f"{_file(root)}, which records the place of this root's databases, is damaged ({error}); restore it from "
+            "a back-up"
         ) from None
     except OSError as error:
         raise StorageError(f"cannot read {_file(root)}: {error.strerror}; its owner must be able to read it") from error
@@ -344,7 +345,7 @@ def ledger_url() -> str | None:
     if shared is not None and "://" not in shared:
         # A file's name would mean another ledger, with its whole budget, from another folder.
         raise InputError(
-            f"{LEDGER_VARIABLE} is not a URL; give postgresql://user@host/database, or unset it: a root keeps its own "
+            f"{LEDGER_VARIABLE} is not a URL; give postgresql://user@host/database, or unset it to use the root's own "
             "ledger"
         )
     if server is None:
@@ -352,8 +353,8 @@ def ledger_url() -> str | None:
     own = server.database("ledger").replace("+psycopg", "", 1)
     if shared not in (None, own):
         raise InputError(
-            f"{LEDGER_VARIABLE} names another database than the one in which this root's ledger is kept (on "
-            f"{server.shown}); unset {LEDGER_VARIABLE}"
+            f"{LEDGER_VARIABLE} names a database that differs from that of this root's ledger (on {server.shown}); "
+            f"unset {LEDGER_VARIABLE}"
         )
     if Layout(current_root()).ledger.exists():
         raise StorageError(
@@ -395,7 +396,7 @@ def marks_folder() -> Path:
     value = os.environ.get(MARK_VARIABLE)
     if value and not Path(value).expanduser().is_absolute():
         # From another folder it would name marks that nobody has written, and an older ledger would pass.
-        raise InputError(f"{MARK_VARIABLE} is {value!r}; give an absolute path, which means one folder from everywhere")
+        raise InputError(f"{MARK_VARIABLE} is {value!r}; give an absolute path")
     state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
     return Path(value).expanduser().absolute() if value else state / "unitball" / "ledgers"
 

@@ -176,9 +176,9 @@ def stands() -> str:
     """Return the sentence that says what was charged until now, for people."""
     parts = [_charged(account, written) for account, written in _record.charged.items()]
     if earlier := [account for account in _record.earlier if account not in _record.charged]:
-        parts.append(f"nothing new was charged; this release was charged to {_accounts(earlier)} before")
+        parts.append(f"nothing new was charged; this release is already charged to {_accounts(earlier)}")
     if unknown := [*_record.open, *_record.unknown]:
-        parts.append(f"a charge to {_accounts(unknown)} was being written: it is recorded completely or not at all")
+        parts.append(f"a charge to {_accounts(unknown)} was being written, and is recorded completely or not at all")
     own = [f"{'; '.join(parts)}: {AGAIN}"] if parts else []
     return "; ".join([*own, *_record.elsewhere.values()]) or "nothing was charged"
 

@@ -45,7 +45,7 @@ class ComparisonRequest(BaseModel, frozen=True, extra="forbid"):
         str,
         Field(
             min_length=1,
-            description="NAME/VERSION; a name alone is its newest version.",
+            description="NAME/VERSION; a name alone means its newest version.",
             examples=["clinic.noisy-gd/3"],
         ),
     ]
@@ -192,7 +192,7 @@ def compare_models(
         how = f"{held_out.rows} public {held_out.dataset.unit.several}"
         return _outcome(model_comparison, *accuracy_gain(exact, held_out.rows, 0.0), how)
     if epsilon is None:
-        raise ParameterError("a comparison on private rows is charged: give --epsilon")
+        raise ParameterError("a comparison on private rows must be charged: give --epsilon")
     planned = planned_comparison(model_comparison, held_out, features, epsilon)
     counts = read_release(make_release(planned, [held_out], path)).values
     algorithm = planned.build()
@@ -290,8 +290,8 @@ def _from_evaluations(root: Path, model_comparison: ModelComparison) -> Comparis
     if not model_comparison.is_paid or new.measured is None:
         raise InputError(
             f"{model_comparison.challenger.name}: versions {model_comparison.challenger.version} and "
-            f"{model_comparison.champion.version} were not measured on the same held-out rows, and another "
-            "measurement is charged: give --epsilon, or unitball schedule … --compare-epsilon"
+            f"{model_comparison.champion.version} were not measured on the same held-out rows, so a new, charged "
+            "measurement is needed: give --epsilon, or unitball schedule … --compare-epsilon"
         )
     records = (record_of(root, model_comparison.challenger), model_comparison.champion)
     runs = [record.facts["metrics"] for record in records]

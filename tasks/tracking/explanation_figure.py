@@ -30,7 +30,9 @@ def draw_explanations(rows: Sequence[tuple[str, Mapping[str, object]]]) -> bytes
         If there is none.
     """
     if not rows:
-        raise InputError("no row of the input was predicted, so there is nothing to draw; the file says why")
+        raise InputError(
+            "no row of the input was predicted, so the figure would be empty; the output file holds the reasons"
+        )
     columns = sum(name.endswith("_value") for name in rows[0][1])
     with styled_figure(4.2 * len(rows), 0.32 * columns + 1.3) as figure:
         panels = figure.subplots(1, len(rows), squeeze=False).ravel()

@@ -314,13 +314,13 @@ def require_explainable(pipeline: Pipeline) -> None:
     encoder = pipeline[0]
     if isinstance(encoder, PictureEncoder):
         raise InputError(
-            "rows are explained by columns, and pixels are not columns: no counts of single pixels are released, and "
-            "images of independently drawn pixels resemble no image. Only models of tables can be explained"
+            "only models of tables can be explained: explanations compare a row with reference rows drawn per column, "
+            "which has no meaning for pixels"
         )
     if not isinstance(encoder, TableEncoder) or not encoder.declared.places:
         raise InputError(
-            "rows are explained by declared columns, each with a range or its values, and this model has none: ingest "
-            "a table under a schema (`unitball schema draft`) and train on it"
+            "explanations need declared columns, each with a range or its values, and this model has none: ingest a "
+            "table under a schema (`unitball schema draft`) and train on it"
         )
 
 
@@ -379,9 +379,9 @@ def _described(lineage: Lineage, proved: Proved | None) -> PlannedRelease:
     registered = _registered(dataset)
     if registered is None:
         raise InputError(
-            f"no counts of the columns of {dataset.name} are released here: its rows are registered elsewhere, and the "
-            "model's map uses none. Train with --algorithm unitball and a larger --epsilon, where columns "
-            "are counted with the model"
+            f"this root has no released counts of the columns of {dataset.name}: its rows are registered elsewhere, "
+            "and the model's map uses none. Train with --algorithm unitball and a larger --epsilon, where columns are "
+            "counted with the model"
         )
     relation = Neighbours(relation_of(dataset.name) if proved is None else proved.neighbours)
     trust = str(lineage.config.trust if proved is None else proved.trust)

@@ -189,7 +189,7 @@ def load_pipeline(path: str | Path, check: Callable[[str], None] | None = None) 
 
     file = Path(path) / _FILE
     if not file.is_file():
-        raise StorageError(f"{path} holds no {_FILE}; it is not a model of Unitball; log it again")
+        raise StorageError(f"{path} holds no {_FILE}, so it is not a Unitball model; log the model again")
     # Once: what is checked and what is loaded are the same bytes, whoever writes there meanwhile.
     content = file.read_bytes()
     if check is not None:

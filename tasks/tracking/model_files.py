@@ -92,12 +92,12 @@ def record_model(root: Path, model: RegisteredModel, digest: str) -> list[str]:
         If it is already on record, or its file is another one.
     """
     if recorded(root, model) is not None:
-        raise InputError(f"version {model.version} of {model.name} is already on record")
+        raise InputError(f"version {model.version} of {model.name} is already recorded")
     computed = model_digest(_folder(root, model))
     if computed != digest.lower():
         raise InputError(
             f"the file of version {model.version} of {model.name} in MLflow has the SHA-256 {computed}, not {digest}: "
-            "it is not the file that you named; nothing was recorded"
+            "the file differs from the one you named. Nothing was recorded"
         )
     open_model_records(root).record_version(
         model.name, model.version, run=model.run_id, digest=computed, facts=_UNKNOWN
@@ -140,6 +140,6 @@ def _folder(root: Path, model: RegisteredModel) -> str:
 def _require_recorded(model: RegisteredModel, computed: str, digest: str) -> None:
     if computed != digest:
         raise DamagedError(
-            f"the file of version {model.version} of {model.name} in MLflow is not the one that was logged; train with "
+            f"the file of version {model.version} of {model.name} in MLflow differs from the logged file; train with "
             "the same configuration and another --replicate, or restore MLflow's artifacts from a back-up"
         )

@@ -103,12 +103,12 @@ def to_onnx(pipeline: Pipeline) -> bytes:
     """
     if isinstance(pipeline[0], TableEncoder):
         raise NotExportableError(
-            "the model takes a table's raw columns, and an ONNX graph takes numbers: it cannot read cells by a "
-            "schema. Predict with unitball predict, or load the logged model with MLflow or skops"
+            "the model reads a table's raw columns by a schema, and an ONNX graph accepts only numbers. Predict with "
+            "unitball predict, or load the logged model with MLflow or skops"
         )
     if importlib.util.find_spec("onnx") is None:
         raise InputError(
-            "an ONNX file is made by the package onnx, which is not installed: pip install 'unitball[onnx]'"
+            "writing ONNX files needs the package onnx, which is not installed: pip install 'unitball[onnx]'"
         )
     from onnx import TensorProto, checker, helper
 

@@ -107,8 +107,8 @@ def scored(pipeline: Pipeline, features: Floats, threshold: float | None, cover:
     calibrated = hasattr(pipeline, "predict_proba")
     if threshold is not None and not calibrated:
         raise InputError(
-            f"threshold is {threshold:g}, and this model has no probabilities: train two classes with --roc, whose "
-            "running sums calibrate the scores"
+            f"threshold is {threshold:g}, and this model has no probabilities: train two classes with --roc, which "
+            "calibrates the scores"
         )
     if not hasattr(pipeline, "decision_function"):
         return pd.DataFrame({"prediction": pipeline.predict(features), **covered})
@@ -144,5 +144,5 @@ def _one_row(pipeline: Pipeline, rows: Floats) -> Floats:
     """
     given, width = np.shape(rows), int(pipeline[0].n_features_in_)
     if given not in ((0,), (0, width)):
-        raise InputError(f"the rows have shape {given}; the model takes (m, {width})")
+        raise InputError(f"the rows have shape {given}; the model needs (m, {width})")
     return np.zeros((1, width))

@@ -24,7 +24,7 @@ class ScoringRequest(BaseModel, frozen=True, extra="forbid"):
         str,
         Field(
             min_length=1,
-            description=f"NAME, NAME@{CHAMPION} or NAME/VERSION; a name alone is its newest version.",
+            description=f"NAME, NAME@{CHAMPION} or NAME/VERSION; a name alone means its newest version.",
             examples=["clinic.noisy-gd@champion"],
         ),
     ]
@@ -32,7 +32,7 @@ class ScoringRequest(BaseModel, frozen=True, extra="forbid"):
         str,
         Field(
             min_length=1,
-            description="CSV or Parquet on the machine that serves, with the columns of the model's table.",
+            description="CSV or Parquet on the serving machine, with the columns of the model's table.",
             examples=["/srv/clinic/new-rows.csv"],
         ),
     ]

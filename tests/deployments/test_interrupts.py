@@ -193,7 +193,7 @@ def test_a_charge_is_told_wherever_the_signal_meets_its_entry(step: str) -> None
     )
     assert ended.code in (130, 143)
     assert "nothing was charged" not in ended.err
-    assert "to account clinic was being written: it is recorded completely or not at all" in ended.err
+    assert "to account clinic was being written, and is recorded completely or not at all" in ended.err
 
 
 @pytest.mark.parametrize(("when", "said"), [("meanwhile", "unitball budget"), ("afterwards", "ledger is restored")])

@@ -415,7 +415,7 @@ def test_the_way_out_is_a_command(unitball: CommandLine, tmp_path: Path) -> None
     unitball(*asked, "--replicate", 1).refused(1, "ledger restore")
     unitball.succeeds("ledger", "restore", "--reason", "disk lost")
     refused = unitball(*asked)
-    refused.refused(3, "no charge of this horizon", "epsilon 1", "for 3 nights", "--replicate 1")
+    refused.refused(3, "no charge for this horizon", "epsilon 1", "for 3 nights", "--replicate 1")
     way_out = re.search(r"--replicate \d+", refused.err)
     assert way_out is not None
     again = unitball.succeeds(*asked, *way_out[0].split())

@@ -216,7 +216,7 @@ def test_an_earlier_version_is_taken_where_it_is_named(root: Path, tmp_path: Pat
     with pytest.raises(InputError, match="replace-special"):
         planned(counts_of=earlier, neighbours="replace-special")
     for linear in ({"normalisation": "unit-norm"}, {"trainer": "class-means"}, {"algorithm": "noisy-gd"}):
-        with pytest.raises(ParameterError, match="map of columns"):
+        with pytest.raises(ParameterError, match="column features"):
             planned(counts_of=earlier, **linear)
 
 

@@ -500,7 +500,7 @@ def test_a_version_that_nobody_paid_for_is_refused_with_its_price(commands: Comm
     refused = commands("describe", "clinic", "--epsilon", 0.5, "--against", first)
     price = f"epsilon 0.5 at delta {gaussian_delta(1e-6):g}, charged to account clinic-2026"
     way_out = f"unitball describe clinic --version {first} --epsilon 0.5"
-    refused.refused(3, "histograms of version", price, way_out)
+    refused.refused(3, "no charged histograms", price, way_out)
     assert open_ledger().charges("clinic-2026") == []
     commands.succeeds(*way_out.split()[1:])
     commands.succeeds("describe", "clinic", "--epsilon", 0.5, "--against", first)
