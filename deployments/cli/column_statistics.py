@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from tasks.tracking.reductions import Reduction
 
 _MOST_SHOWN = 20
-_PLAN = "Print the cost; nothing is charged."
+_PLAN = "Print the price; charge nothing."
 
 Plan = TypeVar("Plan", bound="StatisticsPlan")
 Request = TypeVar("Request", bound=StatisticsRequest)
@@ -93,7 +93,7 @@ def _answer(
 @answered
 def reduce_(
     request: ReductionRequest,
-    dataset: Annotated[str, typer.Argument(help="A registered data set.")],
+    dataset: Annotated[str, typer.Argument(help="Registered data set.")],
     center: Annotated[
         bool, typer.Option("--center/--no-center", help=ReductionRequest.model_fields["center"].description)
     ] = True,
@@ -130,16 +130,16 @@ def _reduction_price(planned: ReductionPlan) -> Answer:
     name, paid = planned.dataset.name, is_paid(planned)
     terms = {"dataset": name, "epsilon": planned.epsilon, "delta": planned.delta, "paid": paid}
     account = planned.dataset.account
-    said = "was charged before and costs nothing more" if paid else f"would be charged to account {account}"
+    said = "charged before, at no further charge" if paid else f"to be charged to account {account}"
     return Answer(
         {**terms, "releases": [one.label for one in planned.releases]},
-        [f"{name}: epsilon {planned.epsilon:g} at delta {planned.delta:g}, which {said} ({planned.label})"],
+        [f"{name}: epsilon {planned.epsilon:g} at delta {planned.delta:g}, {said} ({planned.label})"],
     )
 
 
 def _components_lines(found: Reduction) -> Iterator[RenderableType]:
     """Yield a reduction for people."""
-    again = "; it was charged before and costs nothing more" if found.paid else ""
+    again = "; charged before, not charged again" if found.paid else ""
     yield (
         f"{found.dataset}, version {found.version}: {found.rows:,} {plural(found.unit)}, "
         f"{found.columns} scaled columns, epsilon {found.epsilon:g} at delta {found.delta:g} (mu "
@@ -148,8 +148,8 @@ def _components_lines(found: Reduction) -> Iterator[RenderableType]:
     )
     middle = "a released mean" if found.centred else "the declared middle"
     yield (
-        f"Variances are of the scaled columns about {middle}, along the released directions. Rows are clipped to the "
-        "radius of the scale. The margins hold together with probability 0.95."
+        f"Variances are those of the scaled columns about {middle}, along the released directions. Rows are clipped "
+        "to the radius of the scale. All margins hold together with probability 0.95."
     )
     lines = [
         [
@@ -165,8 +165,8 @@ def _components_lines(found: Reduction) -> Iterator[RenderableType]:
     if left > 0:
         yield f"and {left} more (loadings.csv in MLflow has all)"
     yield (
-        f"noise reaches {found.floor:.3g}; the noisy eigenvalues of {found.above} components are above it; total "
-        f"variance {found.total:.3g}"
+        f"noise alone reaches a variance of {found.floor:.3g}; {found.above} components have a larger noisy variance; "
+        f"total variance {found.total:.3g}"
     )
     if found.scores is not None:
         parts = len(found.scores.counts)
@@ -176,8 +176,8 @@ def _components_lines(found: Reduction) -> Iterator[RenderableType]:
         )
     yield (
         f"basis {found.basis}: unitball train --dataset {found.dataset} --basis {found.basis} --dimension "
-        f"{len(found.components)} reuses it at no charge; the model rests on it, and the basis has read all rows, "
-        "those that a run holds out too"
+        f"{len(found.components)} reuses it at no charge. Such a model rests on this release. The basis has read all "
+        "rows, also those that a run holds out."
     )
 
 
@@ -186,7 +186,7 @@ def _components_lines(found: Reduction) -> Iterator[RenderableType]:
 @answered
 def synthesise(
     request: SynthesisRequest,
-    dataset: Annotated[str, typer.Argument(help="A registered table.")],
+    dataset: Annotated[str, typer.Argument(help="Registered table.")],
     pairs: Annotated[
         list[str], typer.Option(help=SynthesisRequest.model_fields["pairs"].description, metavar="A,B")
     ] = [],  # noqa: B006  # Typer reads the default, and no code changes it
@@ -206,7 +206,7 @@ def synthesise(
 
     def said(_planned: SynthesisPlan, found: SyntheticRows) -> Answer:
         epsilon = f"{rounded_up(found.epsilon, 4):g}"
-        say_note(f"{found.name} holds synthetic rows; everything made with them rests on epsilon {epsilon}")
+        say_note(f"{found.name} holds synthetic rows; every result computed from them rests on epsilon {epsilon}")
         return Answer(found.model_dump(mode="json"), _drawn_lines(found))
 
     return _answer(request, plan_synthesis, started, plan=_synthesis_price if plan else None, yes=yes, said=said)
@@ -243,19 +243,22 @@ def _drawn_lines(found: SyntheticRows) -> Iterator[RenderableType]:
         f"{found.seed}"
     )
     yield (
-        f"The rows rest on {len(found.rests_on)} releases of epsilon {rounded_up(found.epsilon, 4):g} at delta "
+        f"The rows rest on {len(found.rests_on)} releases, together of epsilon {rounded_up(found.epsilon, 4):g} at delta "
         f"{found.delta:g} per {found.unit}, charged to account {found.account}. More rows, and rows of other seeds, "
         "are free."
     )
     if found.held_out_counted:
-        yield "The reused histograms of `unitball describe` count held-out rows: figures on these are not independent."
+        yield (
+            "The reused histograms of `unitball describe` count held-out rows, so evaluations on held-out rows are "
+            "not independent of the synthetic rows."
+        )
     yield found.reason
     yield table(("column", "drawn given"), ((one, of or "the class alone") for one, of in found.tree.items()))
     yield (
-        "Each row is one record; people are not imitated. The rows follow the released tables: each column with the "
-        "class, and pairs in the tree. They are no basis for rare combinations, effects of three columns or tests of "
-        "significance."
+        "Each row is one record; synthetic rows form no people. The rows follow the released tables: each column with "
+        "the class, and pairs in the tree. Do not use them for rare combinations, effects of three columns together, "
+        "or tests of significance."
     )
     if found.output is not None:
         lineage = "in its metadata" if found.output.endswith(".parquet") else f"in {found.output}.lineage.json"
-        yield f"{found.output}: written; its lineage is {lineage}. Files that leave this root are no longer followed."
+        yield f"{found.output}: written; its lineage is {lineage}. Unitball cannot follow files that leave this root."

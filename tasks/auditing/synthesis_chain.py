@@ -123,7 +123,7 @@ def synthesise_once(
         request = SynthesisRequest(dataset=_DATASET, epsilon=epsilon, delta=delta)
         plan = plan_synthesis(request)
         if plan.pairs is None:
-            raise ParameterError(f"epsilon is {epsilon:g}, at which no pairs are counted: {plan.reason}")
+            raise ParameterError(f"at epsilon {epsilon:g} no pairs are counted: {plan.reason}")
         told: Mapping[str, object] = {"--plan": [str(price_of_plan(plan)), plan.reason]}
         found = chain(plan, request)
         proved = proved_together(
@@ -134,7 +134,7 @@ def synthesise_once(
             person=dataset.person,
         )
         if proved is None:
-            raise RefusedError(f"nothing is proved of a synthesis at delta {delta:g}")
+            raise RefusedError(f"a synthesis has no proved guarantee at delta {delta:g}; choose a delta above 0")
         # Which also refuses what does not follow from the releases.
         told = {**told, "verify": redrawn(found.name), "rows": cells_of(found.name)}
         report = synthesis_report(plan, found, fidelity_of(plan, found))

@@ -21,7 +21,7 @@ Node = Partition | PlannedRelease | PlannedCombination
 class StatisticsRequest(BaseModel, frozen=True, extra="forbid"):
     """What is asked of every command that releases column statistics."""
 
-    dataset: Annotated[str, Field(description="A registered data set.")]
+    dataset: Annotated[str, Field(description="Registered data set.")]
     epsilon: Annotated[
         float | None,
         Field(
@@ -29,10 +29,10 @@ class StatisticsRequest(BaseModel, frozen=True, extra="forbid"):
         ),
     ] = None
     delta: Annotated[
-        float | None, Field(description="Delta of that epsilon. Default: 105/128 of the cap's; 1e-5 on public rows.")
+        float | None, Field(description="Delta of that epsilon. Default: 82 % of the cap's delta; 1e-5 on public rows.")
     ] = None
     trust: Annotated[
-        str | None, Field(description="Trust model of several parties' own files: local, secagg or central.")
+        str | None, Field(description="Trust model, if parties have their own files: local, secagg, central.")
     ] = None
 
 
@@ -140,18 +140,20 @@ class ReductionRequest(StatisticsRequest, frozen=True, extra="forbid"):
     """What is asked of a reduction; see ``unitball reduce --help``."""
 
     components: Annotated[
-        PositiveInt | None, Field(description="How many components. Default: those above the noise.")
+        PositiveInt | None, Field(description="Number of components. Default: those above the noise.")
     ] = None
     score_counts: Annotated[
         bool,
         Field(
-            description="Also count the scores along components 1 and 2, two-way, for 10 % of the budget in mu squared."
+            description="Also release a two-way histogram of the scores along components 1 and 2, for 10 % of the "
+            "budget (in "
+            "mu squared)."
         ),
     ] = False
     center: Annotated[bool, Field(description="Centre rows at a released mean, or at the declared middle.")] = True
-    version: Annotated[str | None, Field(description="A version of the data set. Default: the newest.")] = None
+    version: Annotated[str | None, Field(description="Version of the data set. Default: the newest.")] = None
     replicate: Annotated[
-        NonNegativeInt, Field(description="Another number is another release, drawn and charged again.")
+        NonNegativeInt, Field(description="Another number makes another release, with fresh noise and a new charge.")
     ] = 0
 
 
@@ -188,17 +190,22 @@ class SynthesisRequest(StatisticsRequest, frozen=True, extra="forbid"):
 
     pairs: Annotated[
         tuple[str, ...],
-        Field(description="Pairs of columns from which the tree is chosen, a,b each. Default: all up to 60 columns."),
+        Field(
+            description="Pairs of columns (a,b) from which the tree is chosen. Default: all pairs, up to 60 columns."
+        ),
     ] = ()
     test_fraction: Annotated[
-        float | None, Field(description="Share of rows held out and counted in no stage. Default: that of a run.")
+        float | None,
+        Field(description="Fraction of rows held out and not counted in any stage. Default: that of a run."),
     ] = None
-    rows: Annotated[PositiveInt | None, Field(description="Rows to draw. Default: as many as were counted.")] = None
-    seed: Annotated[int, Field(description="Public seed of the drawing; the same seed draws the same rows.")] = 0
+    rows: Annotated[
+        PositiveInt | None, Field(description="Number of rows to draw. Default: the number of counted rows.")
+    ] = None
+    seed: Annotated[int, Field(description="Public seed; the same seed draws the same rows.")] = 0
     name: Annotated[
         str | None, Field(description="Name of the derived data set. Default: the data set's with -synthetic.")
     ] = None
-    output: Annotated[Path | None, Field(description="Write the rows to a file too: .csv or .parquet.")] = None
+    output: Annotated[Path | None, Field(description="Also write the rows to a file: .csv or .parquet.")] = None
 
     @property
     def called(self) -> str:
