@@ -243,9 +243,9 @@ def _drawn_lines(found: SyntheticRows) -> Iterator[RenderableType]:
         f"{found.seed}"
     )
     yield (
-        f"The rows rest on {len(found.rests_on)} releases, together of epsilon {rounded_up(found.epsilon, 4):g} at delta "
-        f"{found.delta:g} per {found.unit}, charged to account {found.account}. More rows, and rows of other seeds, "
-        "are free."
+        f"The rows rest on {len(found.rests_on)} releases, together of epsilon {rounded_up(found.epsilon, 4):g} at "
+        f"delta {found.delta:g} per {found.unit}, charged to account {found.account}. More rows, and rows of other "
+        "seeds, are free."
     )
     if found.held_out_counted:
         yield (
