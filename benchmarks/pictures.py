@@ -56,6 +56,7 @@ def main() -> None:
     parser.add_argument("--format", default="cifar10")
     parser.add_argument("--path", required=True)
     parser.add_argument("--image-shape", type=int, nargs="+", help="of formats that do not say it")
+    parser.add_argument("--rows", type=int, help="of all rows, drawn once")
     parser.add_argument("--held-out", type=int, default=4000)
     parser.add_argument("--as-if", type=int)
     parser.add_argument("--epsilons", type=float, nargs="+", default=[0.3, 1.0, 3.0])
@@ -70,7 +71,8 @@ def main() -> None:
     names = {name: number for number, name in enumerate(source.classes or ())}
     labels = np.array([names[str(name)] for block in blocks for name in block.labels])
     rows = UnitNorm()(np.concatenate([np.asarray(_dense(block.features), dtype=np.float64) for block in blocks]))
-    order = np.random.default_rng(0).permutation(len(rows))
+    order = np.random.default_rng(0).permutation(len(rows))[: given.rows]
+    rows, labels, order = rows[order], labels[order], np.arange(len(order))
     held_out, train = order[: given.held_out], order[given.held_out :]
     told = given.as_if or len(train)
     setting = Setting(sizes=(len(train),), dimension=rows.shape[1], classes=len(names), trust=Trust.CENTRAL)

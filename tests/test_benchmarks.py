@@ -48,7 +48,7 @@ SMALLEST = {
         "csv libsvm gradient-long covariance dp-pca hog png predict charge charge-growth gaussian smo help algorithms "
         "describe train flow --repeat 1 --json performance.json"
     ],
-    "pictures": ["--path $DATA/cifar-10-part --held-out 100 --epsilons 1 --seeds 1 --pairs 20 --only scattering"],
+    "pictures": ["--path $DATA/cifar-10-part --rows 300 --held-out 100 --epsilons 1 --seeds 1 --pairs 20 --only alone"],
     "rare_classes": ["--seeds 1 --sets musk --output rare.json"],
     "recommended": ["--seeds 1 --epsilons 1 --rows 2000 --relations replace-one --plot plot.png"],
     "render": ["--check"],
