@@ -227,7 +227,7 @@ about numerics. What depends on sizes is shown for three parties of 1,000 rows (
 | the held-out part of public rows | its position, the number of rows, a public seed |
 | training and test files | the file |
 | nights of files of their own | the file, and the version that the row came with |
-| nights whose rows go to the parties in turn | the version, and its place after older rows ([when](nights-reference.md#versions-and-nights)) |
+| nights whose rows go to the parties in turn | the version, and place after older rows ([when](nights-reference.md)) |
 | nights of people | the version that the person came with, and the place in the register ([when](nights.md#people)) |
 | nights of `continual-class-means`, `continual-ftrl` | its position in its party, modulo the nights |
 | the rows that `tuned` scores by | its position in its party, of people its person's, the share that is held out |
