@@ -42,7 +42,7 @@ from storage.ledger.entries import reading
 from storage.readers.by_name import BUNDLED
 from storage.secrets import root_name
 from tasks.datasets.schedules import BrokenSchedule, full_name, sound_schedules
-from tasks.host.engine import lying_there
+from tasks.host.engine import import_flow, lying_there
 from tasks.host.interrupted import UNFINISHED, crash_interrupted_runs
 from tasks.runtime.ending import AT_WORK
 from tasks.runtime.events import Event, log_event
@@ -213,7 +213,7 @@ def root_tag(root: Path) -> str:
 
 def by_name(flow: Flow[Any, Any]) -> tuple[Any, ...]:
     """Pickle a flow by its place in a module: a process that unpickles it imports what is installed there."""
-    return load_flow_from_entrypoint, (f"{flow.fn.__module__}.{flow.fn.__name__}", False)
+    return import_flow, (f"{flow.fn.__module__}.{flow.fn.__name__}",)
 
 
 def skip(broken: BrokenSchedule) -> None:

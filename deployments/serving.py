@@ -180,6 +180,12 @@ class Serving:
             # Flow runs that ended long ago go, with their logs and artifacts; events go after a week anyway.
             "PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED": "events,flow_runs",
             "PREFECT_SERVER_SERVICES_DB_VACUUM_RETENTION_PERIOD": str(self.keep_days * int(_DAY_SECONDS)),
+            # No worker polls here, and no flow pauses: the services for both run once per minute instead of every five
+            # to fifteen seconds. A run that waits is shown as late within 45 s.
+            "PREFECT_SERVER_SERVICES_CLEANUP_RECONCILER_ENABLED": "false",
+            "PREFECT_SERVER_SERVICES_FOREMAN_LOOP_SECONDS": "60",
+            "PREFECT_SERVER_SERVICES_PAUSE_EXPIRATIONS_LOOP_SECONDS": "60",
+            "PREFECT_SERVER_SERVICES_LATE_RUNS_LOOP_SECONDS": "30",
         }
 
 
@@ -243,7 +249,8 @@ def _answers(url: str) -> bool:
 
 def _part(stack: contextlib.ExitStack, root: Path, name: str, module: str, *arguments: str) -> _Part:
     """Start one of our own modules as a part that ends with the stack."""
-    command = [sys.executable, "-P", "-m", f"deployments.{module}", *arguments]
+    # With -m, each process that a part starts for a run would import the part's module first.
+    command = [sys.executable, "-P", "-c", f"from deployments.{module} import main; main()", *arguments]
     logs = root / "logs"
     with writing(logs):
         logs.mkdir(mode=0o700, exist_ok=True)

@@ -174,6 +174,9 @@ _EMBEDDED_SERVER = {
     # It would import Prefect's integrations, Dask's among them, to see whether blocks are to be registered.
     "PREFECT_MEMOIZE_BLOCK_AUTO_REGISTRATION": "false",
     "PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED": "false",
+    # Each event of a task would be a transaction of its own; the last ones are written when the server stops.
+    "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "50",
+    "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",
 }
 
 
@@ -436,6 +439,21 @@ def _import_ahead() -> None:
             del sys.modules[adapter]
         gc.freeze()
         gc.enable()
+
+
+def import_flow(place: str) -> object:
+    """Import what a run needs and return the flow at ``module.function``: for a process that is started for one run.
+
+    Parameters
+    ----------
+    place : str
+    """
+    # As a command does.
+    gc.set_threshold(50_000)
+    _import_ahead()
+    from prefect.flows import load_flow_from_entrypoint
+
+    return load_flow_from_entrypoint(place, use_placeholder_flow=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,12 +25,15 @@ import sqlite3
 import sys
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from storage.atomic import locked_file, sync
 from tasks.host.places import settle
+
+_LOOK = timedelta(seconds=1)
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -265,7 +268,9 @@ def serve(descriptor: int, *, whole: bool) -> None:
         With pages, schedules and automations; otherwise what runs of one process need.
     """
     import uvicorn
+    from docket import Worker
     from fastapi.middleware.trustedhost import TrustedHostMiddleware
+    from prefect.server.api import background_workers
     from prefect.server.api.server import create_app
     from prefect.server.database import provide_database_interface
     from prefect.server.database.configurations import AioSqliteConfiguration
@@ -286,6 +291,9 @@ def serve(descriptor: int, *, whole: bool) -> None:
             async with super().begin_transaction(session, with_for_update=True) as transaction:
                 yield transaction
 
+    # Prefect's worker looks four times a second for what is due every few seconds.
+    slower = partial(Worker, minimum_check_interval=_LOOK, scheduling_resolution=_LOOK)
+    vars(background_workers)["Worker"] = slower
     # Prefect's page asks an analytics service for its configuration, whatever the settings say, and shows pictures from
     # elsewhere: browsers are told to fetch from this machine alone, under either of its names.
     here = " ".join(f"{scheme}://{name}:*" for scheme in ("http", "ws") for name in ("127.0.0.1", "localhost"))

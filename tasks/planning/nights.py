@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import cast
 
 from pydantic import BaseModel
@@ -118,7 +119,7 @@ class PlannedNight(PlannedRelease):
         # All nights are charged when the first is, whatever versions of rows and code the others will have.
         return super()._outside() | {"dataset", "code"}
 
-    @property
+    @cached_property
     def key(self) -> str:
         """The identity: by its horizon and number."""
         return self._keys_of([self.stream.night])[0]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, cast
+from functools import cached_property
+from typing import Annotated, Self, cast
 
 import numpy as np
 from pydantic import BaseModel, Field, model_validator
@@ -98,10 +99,17 @@ class _Identified(Planned):
     seed: int | None
     upstream: tuple[str, ...]
 
-    @property
+    @cached_property
     def key(self) -> str:
         """The identity; computed, so that nothing else can bear it."""
         return identity(**self.model_dump(mode="json", exclude={"label", *self._outside()}))
+
+    def model_copy(self, *, update: Mapping[str, object] | None = None, deep: bool = False) -> Self:
+        """Return a copy with some fields changed; its identity is computed anew."""
+        copied = super().model_copy(update=update, deep=deep)
+        # Pydantic copies computed values together with the fields.
+        copied.__dict__.pop("key", None)
+        return copied
 
     def _outside(self) -> set[str]:
         return set()

@@ -34,11 +34,16 @@ STAGES = (
 
 @contextmanager
 def showing_progress(stages: Sequence[str] = STAGES) -> Iterator[None]:
-    """Show a progress artifact that advances as the flow's steps, named in their order, are done."""
+    """Show a progress artifact that advances as the flow's steps, named in their order, are done.
+
+    Of steps that are done while an earlier one is being shown, the last is shown.
+    """
     artifact = create_progress_artifact(progress=0.0, key="progress", description=f"0 of {len(stages)} steps")
     assert isinstance(artifact, UUID)
 
-    def show(step: str) -> None:
+    def show(step: str, place: int) -> None:
+        if place < len(shown):
+            return
         done = stages.index(step.replace("-", "_")) + 1
         update_progress_artifact(
             artifact, progress=100 * done / len(stages), description=f"{step}: {done} of {len(stages)} steps"
@@ -49,7 +54,7 @@ def showing_progress(stages: Sequence[str] = STAGES) -> Iterator[None]:
     with ThreadPoolExecutor(1) as beside:
 
         def reached(step: str) -> None:
-            shown.append(beside.submit(copy_context().run, show, step))
+            shown.append(beside.submit(copy_context().run, show, step, len(shown) + 1))
 
         with observed_by(reached):
             yield
