@@ -28,6 +28,7 @@ from dpalgos.mechanisms.running_sums import RunningSums
 from dpalgos.parameters import ParameterError
 from dpalgos.registry import AlgorithmSpec, lookup, names
 from dpalgos.rows import NULL_LABEL, ArrayRows, Floats, Ints, Rows
+from tests.support.nights import spanning
 
 ONE = GaussianMu(1.0)
 # A number, one that may be missing (feature 2 says so), a category of two values, one of one value.
@@ -75,9 +76,7 @@ def farthest_apart(values: Floats) -> float:
 # ── sensitivities ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("classes", [1, 2, 3])
-@pytest.mark.parametrize("running", [True, False])
-@pytest.mark.parametrize("mean_weight", [0.0, 0.5, 2.0])
+@pytest.mark.parametrize(("mean_weight", "running", "classes"), spanning([0.0, 0.5, 2.0], [True, False], [1, 2, 3]))
 def test_no_records_move_the_vector_by_more_than_is_stated(classes: int, running: bool, mean_weight: float) -> None:
     """By enumeration; the algorithm's own pair moves it by as much, where centred sums do not lie in bins."""
     algorithm, settings = (

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -83,6 +84,7 @@ def places(errors: Floats) -> NDArray[np.int64]:
     return np.minimum(np.searchsorted(-EDGES, -np.abs(errors)), BINS - 1)
 
 
+@cache
 def profile(draw: Draw, wider: float = 1.0) -> Floats:
     """Return the probability of each bin, (2, bins), by a million draws that stand for the law from here on.
 

@@ -116,10 +116,12 @@ def test_small_parties_are_dealt_in_one_pass_and_as_the_large_ones_are(
         passes.append(self)
         return original(self, rows)
 
-    train = synthetic(900, 6, seed=119)
+    # A pass opens an eighth of the files that it may.
+    monkeypatch.setattr(shards, "_OPEN_AT_ONCE", 32)
+    train = synthetic(113, 6, seed=119)
     ref = stored(layout, source_of(train))
     monkeypatch.setattr(StoredRows, "batches", batches)
-    assignment = {str(party): np.array([899 - party]) for party in range(900)}
+    assignment = {str(party): np.array([112 - party]) for party in range(113)}
     made = write_shards(layout, ref, assignment, "together")
     assert len(passes) == 1, "as many passes as parties that may be open would read the rows four times"
     _check(layout, made, assignment, train)
