@@ -200,11 +200,13 @@ def _described(
     plan, found = federate_counts(config, counted, roster, transport, progress=partial(typer.echo, err=True))
     if isinstance(found, Description):
         lines, drawn = lines_of(found), partial(draw_description, found)
+        record = partial(record_description, plan, found, draw_description)
     else:
         lines, drawn = lines_of_pairs(found), partial(draw_pairs, found)
+        record = partial(record_description, plan, found, draw_pairs)
     if plot is not None:
         write_bytes(plot, drawn(), mode=0o644)
-    return Answer(found.to_json(), lines, afterwards=partial(record_description, plan, found, lambda _: drawn()))
+    return Answer(found.to_json(), lines, afterwards=record)
 
 
 def _agreed_budget(config: TrainingConfig, *, yes: bool, description: bool) -> TrainingConfig:

@@ -296,7 +296,7 @@ def _numbers(report: Json, manifests: Mapping[str, Json]) -> Json:
     layout = current_layout()
     signed = Evidence.stored(layout, own.key) if "charged_by" in manifests[own.key] else None
     if signed is None:
-        table = declared_table(layout, identity.dataset) or {}
+        table = dict(declared_table(layout, identity.dataset) or {})
     else:
         counted = Evidence.model_validate_json(signed).counted
         table = {} if counted is None else schema_of(counted)

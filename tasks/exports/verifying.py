@@ -37,7 +37,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from pydantic import BaseModel, computed_field
@@ -46,7 +46,7 @@ from dpalgos.algorithms import require_people
 from dpalgos.column_maps import ColumnMap
 from dpalgos.evaluators.score_distribution import ScoreDistribution
 from dpalgos.guarantees import Trust, rounded_up
-from dpalgos.models import Artefact, decode
+from dpalgos.models import Artefact, Statistic, decode
 from dpalgos.parameters import ParameterError
 from storage.confined import admitted_memory, confined
 from storage.documents import parse_json
@@ -587,7 +587,7 @@ def _numbers(contents: _Contents) -> str:
     stated = contents.json(NUMBERS)
     _refute_if(stated.keys() != {"table", "numbers"}, f"{NUMBERS} has other fields than such files have")
     derived = numbers_of(
-        contents.plan, stated["table"], lambda planned: contents.artefacts[planned.key].arrays()["values"]
+        contents.plan, stated["table"], lambda one: cast(Statistic, contents.artefacts[one.key]).values
     )
     _refute_if(
         not _equal(_plain(derived), stated["numbers"]),
