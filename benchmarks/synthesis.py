@@ -44,8 +44,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from shared import cells_of, head, keep, line
-from table_sets import Part, Table, load
-from tables import auc, of_table, store
+from table_sets import Part, Table
+from tables import auc, command, key_of, lacking, of_table, store, systems_of
 
 from dpalgos.accounting.profiles import mu_from_epsilon_delta
 from dpalgos.synthesis.drawing import Drawing
@@ -71,55 +71,28 @@ Floats = NDArray[np.float64]
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Compute the cells that are missing, and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sets", default=",".join(SETS))
-    parser.add_argument("--epsilons", default="0.1,0.3,1,3")
-    parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--systems", default=",".join(OURS))
-    parser.add_argument("--held-out", action="store_true")
-    parser.add_argument("--peers", action="store_true")
+    parser = command(__doc__, sets=SETS, epsilons="0.1,0.3,1,3", seeds=2, systems=OURS, results=_RESULTS)
     parser.add_argument("--peers-in", type=Path, default=Path(".peers-synthesis"))
-    parser.add_argument("--rows", type=int, help="the first rows of each set alone: to see that it runs")
-    parser.add_argument("--output", type=Path, default=_RESULTS)
-    parser.add_argument("--table", action="store_true", help="print what the file holds")
     given = parser.parse_args(arguments)
     if not given.table:
-        systems = [*filter(None, given.systems.split(",")), *(PEERS if given.peers else ())]
-        compute(given, list(dict.fromkeys(systems)))
+        compute(given, systems_of(given, PEERS))
     show(given.output)
 
 
 def compute(given: argparse.Namespace, systems: Sequence[str]) -> None:
     """Compute what the output file lacks, a cell at a time."""
     found = cells_of(given.output)
-    there = {_key(cell) for cell in found}
-    for name in given.sets.split(","):
-        wanted = [
-            {"set": name, "epsilon": epsilon, "system": system, "seed": seed}
-            for seed in range(given.seeds)
-            for system in systems
-            for epsilon in ([None] if system == "real" else map(float, given.epsilons.split(",")))
-        ]
-        missing = [cell for cell in wanted if _key(cell) not in there]
-        if not missing:
-            continue
-        table = load(name)
-        table = table.held_out() if given.held_out else table
-        table = table.first(given.rows) if given.rows else table
+    for table, missing in lacking(given, systems, found, "real"):
         for cell in missing:
             same = [one for one in found if _same(table, one, cell)]
             found.append({**same[0], "system": "rule"} if same else measured(table, cell, given.peers_in))
             keep(given.output, {"cells": found}, f"mean of {given.seeds} seeds")
 
 
-def _key(cell: Cell) -> tuple[Any, ...]:
-    return cell["set"], cell["epsilon"], cell["system"], cell["seed"]
-
-
 def _same(table: Table, known: Cell, cell: Cell) -> bool:
     """Return whether a cell of the rule is one that is known: the stages, and so the rows, are equal."""
     at = {"system": known["system"]}
-    if cell["system"] != "rule" or known["system"] not in ("tree", "independent") or _key(known) != _key(cell | at):
+    if cell["system"] != "rule" or known["system"] not in ("tree", "independent") or key_of(known) != key_of(cell | at):
         return False
     mu = mu_from_epsilon_delta(cell["epsilon"], DELTA)
     return replace(staged("rule", table, mu), reason="") == replace(staged(known["system"], table, mu), reason="")

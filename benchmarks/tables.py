@@ -27,7 +27,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -65,47 +65,61 @@ Floats = NDArray[np.float64]
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Compute the cells that are missing, and print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sets", default=",".join(SETS))
-    parser.add_argument("--epsilons", default="0.1,0.5,1,3")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--systems", default=",".join(OURS))
-    parser.add_argument("--held-out", action="store_true")
-    parser.add_argument("--peers", action="store_true")
+    parser = command(__doc__, sets=SETS, epsilons="0.1,0.5,1,3", seeds=3, systems=OURS, results=_RESULTS)
     parser.add_argument("--peer-python", default=".peers-tables/bin/python")
     parser.add_argument("--diffprivlib-python", default=".peers/bin/python")
-    parser.add_argument("--rows", type=int, help="the first rows of each set alone: to see that it runs")
-    parser.add_argument("--output", type=Path, default=_RESULTS)
-    parser.add_argument("--table", action="store_true", help="print what the file holds")
     given = parser.parse_args(arguments)
     if not given.table:
-        systems = [*filter(None, given.systems.split(",")), *(PEERS if given.peers else ())]
-        compute(given, list(dict.fromkeys(systems)))
+        compute(given, systems_of(given, PEERS))
     show(given.output)
+
+
+def command(
+    described: str | None, *, sets: Iterable[str], epsilons: str, seeds: int, systems: Iterable[str], results: Path
+) -> argparse.ArgumentParser:
+    """Return the options of a benchmark whose cells (set, epsilon, system, seed) are kept in a file."""
+    parser = argparse.ArgumentParser(description=described, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sets", default=",".join(sets))
+    parser.add_argument("--epsilons", default=epsilons)
+    parser.add_argument("--seeds", type=int, default=seeds)
+    parser.add_argument("--systems", default=",".join(systems))
+    parser.add_argument("--held-out", action="store_true")
+    parser.add_argument("--peers", action="store_true")
+    parser.add_argument("--rows", type=int, help="the first rows of each set alone: to see that it runs")
+    parser.add_argument("--output", type=Path, default=results)
+    parser.add_argument("--table", action="store_true", help="print what the file holds")
+    return parser
+
+
+def systems_of(given: argparse.Namespace, peers: Iterable[str]) -> list[str]:
+    """Return the systems that are measured, each once."""
+    return list(dict.fromkeys([*filter(None, given.systems.split(",")), *(peers if given.peers else ())]))
+
+
+def lacking(
+    given: argparse.Namespace, systems: Sequence[str], found: Sequence[Cell], without: str
+) -> Iterator[tuple[Table, list[Cell]]]:
+    """Yield each set of which cells are missing, and these cells; the system ``without`` noise has no epsilon."""
+    there = {key_of(cell) for cell in found}
+    for name in given.sets.split(","):
+        wanted = [
+            {"set": name, "epsilon": epsilon, "system": system, "seed": seed}
+            for seed in range(given.seeds)
+            for system in systems
+            for epsilon in ([None] if system == without else map(float, given.epsilons.split(",")))
+        ]
+        if missing := [cell for cell in wanted if key_of(cell) not in there]:
+            table = load(name)
+            table = table.held_out() if given.held_out else table
+            yield table.first(given.rows) if given.rows else table, missing
 
 
 def compute(given: argparse.Namespace, systems: Sequence[str]) -> None:
     """Compute what the output file lacks, a cell at a time."""
     found = cells_of(given.output)
-    there = {_key(cell) for cell in found}
-    for name in given.sets.split(","):
-        table: Table | None = None
-        for system in systems:
-            wanted = [
-                {"set": name, "epsilon": epsilon, "system": system, "seed": seed}
-                for epsilon in ([None] if system == "boosting" else map(float, given.epsilons.split(",")))
-                for seed in range(given.seeds)
-            ]
-            missing = [cell for cell in wanted if _key(cell) not in there]
-            if not missing:
-                continue
-            if table is None:
-                table = load(name)
-                table = table.held_out() if given.held_out else table
-                table = table.first(given.rows) if given.rows else table
-            if not runs(system, table):
-                continue
-            for cell in measured(system, table, missing, given):
+    for table, missing in lacking(given, systems, found, "boosting"):
+        for system in filter(lambda one: runs(one, table), systems):
+            for cell in measured(system, table, [one for one in missing if one["system"] == system], given):
                 found.append(cell)
                 keep(given.output, {"cells": found}, seeds_of(found))
 
@@ -129,7 +143,8 @@ def seeds_of(cells: Sequence[Cell]) -> str:
     return "; ".join(said)
 
 
-def _key(cell: Cell) -> tuple[Any, ...]:
+def key_of(cell: Cell) -> tuple[Any, ...]:
+    """Return what a cell is known by."""
     return cell["set"], cell["epsilon"], cell["system"], cell["seed"]
 
 
@@ -142,6 +157,8 @@ def runs(system: str, table: Table) -> bool:
 
 def measured(system: str, table: Table, cells: Sequence[Cell], given: argparse.Namespace) -> Iterator[Cell]:
     """Yield the cells with what was measured."""
+    if not cells:
+        return
     if system in PEERS:
         python = given.diffprivlib_python if system == "diffprivlib" else given.peer_python
         yield from of_peer(system, table, cells, python)

@@ -20,12 +20,12 @@ from tasks.experiments.computed import COMPUTED, Risk, decision_boundaries, inge
 from tasks.experiments.figures import draw
 from tasks.experiments.pages import means_table, page
 from tasks.experiments.point_results import PointResult
-from tasks.experiments.records import WEIGHED, Drawing, Experiment, versions, write
+from tasks.experiments.records import RESTS_ON, WEIGHED, Drawing, Experiment, versions, write
 from tasks.experiments.specifications import NOISE_AXES, DataNeed, Plot, Reproduction, Scale, SweepSpec
 from tasks.planning.identity import identity
 from tasks.runtime.settings import current_root
 from tasks.tracking.artifacts import show_figure
-from tasks.tracking.results import about_people
+from tasks.tracking.results import about_people, synthetic_of
 from tasks.tracking.runs import log_files, tracking_client
 
 # From this ratio of largest to smallest on, an axis is logarithmic.
@@ -94,7 +94,8 @@ def _setting(spec: SweepSpec, result: SweepResult | None) -> dict[str, str]:
     listed |= {name: ", ".join(str(value) for value in values) for name, values in spec.grids()}
     outcomes = () if result is None else result.outcomes
     about = {said for one in outcomes if one.result is not None and (said := about_people(one.result))}
-    return listed | ({WEIGHED: " ".join(sorted(about))} if about else {})
+    synthetic = synthetic_of([one.result for one in outcomes if one.result is not None])
+    return listed | ({WEIGHED: " ".join(sorted(about))} if about else {}) | ({RESTS_ON: synthetic} if synthetic else {})
 
 
 def _at_papers_scale(repro: Reproduction, scale: str, dataset: str | None) -> bool:

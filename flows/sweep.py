@@ -174,7 +174,8 @@ def sweep(spec: SweepSpec, agreed: list[str] | None = None) -> SweepResult:
     """
     points = spec.points()
     # Before the points: many that run at once would each bring the same set in.
-    ensure_registered(*{name for point in points for name in (point.config.dataset, point.config.public_dataset)})
+    used = [(one.config.dataset, one.config.public_dataset, one.config.tuned_on) for one in points]
+    ensure_registered(*{name for names in used for name in names})
     root = str(current_root())
     tracker = SweepTracker(
         current_root(),

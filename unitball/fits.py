@@ -355,10 +355,11 @@ def _drawn_among(rows: Encoded) -> Drawn:
         prints = Fingerprints(root_secret(layout), columns=False, cells=rows.cells)
         prints.add(rows.features if rows.recognised_by is None else rows.recognised_by)
         alike = {one for one in versions if prints.share_drawn(layout.dataset(one) / DRAWN) >= RECOGNISED}
-        known = (DatasetRef.model_validate(one.manifest["reference"]) for one in open_catalog().registrations())
-        return drawn_behind(
-            one for one in known if one.version in alike or (rows.synthesis and one.synthesis == rows.synthesis)
-        )
+        known = [DatasetRef.model_validate(one.manifest["reference"]) for one in open_catalog().registrations()]
+        found = [one for one in known if one.version in alike]
+        if rows.synthesis not in {"", *(one.synthesis for one in found)}:
+            found += [one for one in known if one.synthesis == rows.synthesis][:1]
+        return drawn_behind(found)
 
 
 def _secret_of(random_state: Any) -> bytes:

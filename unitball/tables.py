@@ -18,7 +18,7 @@ from tasks.datasets.request import AccountRequest, IngestRequest
 from unitball.screen import tell
 from unitball.wording import checked
 
-TERMS = (*AccountRequest.model_fields, "on_violation", "visibility")
+TERMS = (*AccountRequest.model_fields, "on_violation", "visibility", "not_derived")
 """What may be said of rows that are given, in addition to their name and their schema."""
 
 

@@ -33,7 +33,7 @@ from tasks.release.preflight import require_feasible
 from tasks.release.prices import price_of, with_epsilon
 from tasks.runtime.settings import ROOT_VARIABLE, current_layout, current_root, isolated_root, restoring
 from tasks.runtime.stores import forget_ledger
-from tasks.tracking.results import Proved, RunResult, shown_metric
+from tasks.tracking.results import Proved, RunResult, rests_on, shown_metric, synthetic_of
 from unitball.accounts import AccountBudget, read_budget
 from unitball.guarantees import IN_MEMORY_ALONE
 from unitball.wording import checked, spoken_in_python
@@ -434,6 +434,7 @@ class TrainedModel:
                 f"{result.algorithm} on {result.dataset}, {result.trust}",
                 f"{said} {shown_metric(result, metric)}{where}" if metric in result.metrics else "nothing was measured",
                 f"proved: {self.guarantee or 'nothing'}{self.remembered and f'; {self.remembered}'}",
+                *filter(None, [rests_on(result)]),
                 repr(self.budget).split("\n")[0],
             ]
         )
@@ -474,8 +475,8 @@ def train(
         Fields of :class:`tasks.planning.configuration.TrainingConfig`, as the command's options: ``algorithm``,
         ``epsilon``, ``delta``, ``trust``, ``parties``, …. With rows also ``account``, ``epsilon_cap``, ``delta_cap``,
         ``on_violation``, ``group_size``, ``disjoint_people``, ``allow_idealised``, ``relation``, and
-        ``visibility="public"``. Default of ``epsilon``: 1 for public rows, and for private rows if that run is already
-        charged.
+        ``visibility="public"`` with ``not_derived``. Default of
+        ``epsilon``: 1 for public rows, and for private rows if that run is already charged.
 
     Raises
     ------
@@ -497,7 +498,7 @@ def train(
     with using_root(root):
         with one_at_a_time(config.dataset) if given else nullcontext():
             dataset = bring_in("train", dataset, schema, name, terms) if given else dataset
-            ensure_registered(config.dataset, config.public_dataset)
+            ensure_registered(config.dataset, config.public_dataset, config.tuned_on)
             stated = with_epsilon(config, find_dataset(config.dataset))
             if config.tuned_on is not None:
                 # Prefect takes seconds.
@@ -765,7 +766,8 @@ def frontier(
     Returns
     -------
     data frame
-        A line a run: ``algorithm``, ``epsilon`` (none without noise), ``seed``, and its metrics.
+        A line a run: ``algorithm``, ``epsilon`` (none without noise), ``seed``, and its metrics. Of synthetic rows
+        ``attrs["rests_on"]`` says on which releases all runs rest.
 
     Raises
     ------
@@ -783,12 +785,15 @@ def frontier(
 
         spec = frontier_sweep(TrainingConfig(dataset=dataset, **settings), algorithms, epsilons, seeds)
         runs = [(point.config, chain_inline(point.config).result) for point in spec.points()]
-    return pd.DataFrame(
+    frame = pd.DataFrame(
         [
             {"algorithm": run.algorithm, "epsilon": requested.epsilon, "seed": requested.partition_seed, **run.metrics}
             for requested, run in runs
         ]
     )
+    if on := synthetic_of([run for _, run in runs]):
+        frame.attrs["rests_on"] = on
+    return frame
 
 
 def plot(runs: pd.DataFrame, x: str = "epsilon", y: str = "accuracy", ax: Axes | None = None) -> Axes:

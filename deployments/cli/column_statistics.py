@@ -146,6 +146,8 @@ def _components_lines(found: Reduction) -> Iterator[RenderableType]:
         f"{rounded_up(found.mu, 4):g}) "
         f"for a {found.unit}, account {found.account}{again}"
     )
+    if found.synthesis:
+        yield f"The rows are drawn by synthesis {found.synthesis[:12]}; epsilon composes what they rest on."
     middle = "a released mean" if found.centred else "the declared middle"
     yield (
         f"Variances are those of the scaled columns about {middle}, along the released directions. Rows are clipped "

@@ -263,7 +263,7 @@ def _answer(experiment: Experiment) -> Answer:
 
 
 def _shown(experiment: Experiment) -> Iterator[RenderableType]:
-    from tasks.experiments.records import WEIGHED, experiments_folder
+    from tasks.experiments.records import RESTS_ON, WEIGHED, experiments_folder
 
     for one in experiment.tables:
         yield table(
@@ -271,6 +271,8 @@ def _shown(experiment: Experiment) -> Iterator[RenderableType]:
         )
     if WEIGHED in experiment.setting:
         yield experiment.setting[WEIGHED]
+    if RESTS_ON in experiment.setting:
+        yield f"The runs rest on {experiment.setting[RESTS_ON]}."
     for verdict in experiment.verdicts:
         yield f"{verdict.summary}: {verdict.says}; measured {verdict.shown}, wanted {verdict.wanted}"
     for number in experiment.compared:

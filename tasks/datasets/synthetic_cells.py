@@ -35,24 +35,27 @@ def require_drawable(schema: Schema) -> None:
     Raises
     ------
     InputError
-        Naming the column and the way out.
+        Naming all such columns, and the way out of each.
     """
-    for column in schema.inputs:
-        if isinstance(column, Category) and column.hashed:
-            raise InputError(
-                f"column {column.name} is hashed, and a bin does not determine a value; declare its values, or give "
-                "it the type ignore"
-            )
-        if isinstance(column, Days):
-            raise InputError(
-                f"column {column.name} is computed from {' and '.join(column.between)} and does not determine them; "
-                "declare a numeric column, or give it the type ignore"
-            )
-        if isinstance(column, Date) and "days" not in column.parts:
-            raise InputError(
-                f"column {column.name} has the parts {', '.join(column.parts)}, which do not determine the day; add "
-                "the part days"
-            )
+    if refused := [said for column in schema.inputs if (said := _undrawable(column))]:
+        raise InputError(f"no synthetic rows can be drawn under this schema: {'; '.join(refused)}")
+
+
+def _undrawable(column: Column) -> str:
+    """Return why a column's raw cells do not follow from its features, and the way out; empty where they do."""
+    if isinstance(column, Category) and column.hashed:
+        return (
+            f"column {column.name} is hashed, and a bin does not determine a value; declare its values, or give it the "
+            "type ignore"
+        )
+    if isinstance(column, Days):
+        return (
+            f"column {column.name} is computed from {' and '.join(column.between)} and does not determine them; "
+            "declare both as dates, or give it the type ignore"
+        )
+    if isinstance(column, Date) and "days" not in column.parts:
+        return f"column {column.name} has the parts {', '.join(column.parts)}, which do not determine the day; add days"
+    return ""
 
 
 def places_written(dataset: DatasetRef) -> dict[str, int]:

@@ -33,6 +33,8 @@ class Table(BaseModel, frozen=True):
 
 WEIGHED = "metrics"
 """What a setting says metrics weigh, where it is people."""
+RESTS_ON = "rests on"
+"""What a setting says runs rest on, where they use synthetic rows."""
 
 _PACKAGES = ("unitball", "numpy", "scipy", "scikit-learn", "prefect", "mlflow", "dp-accounting", "matplotlib")
 

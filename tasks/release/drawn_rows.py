@@ -33,6 +33,8 @@ from tasks.datasets.scales import declared_schema, scales_of
 from tasks.datasets.synthetic_cells import raw_cells
 from tasks.planning.column_statistics import SynthesisPlan, SynthesisRequest
 from tasks.planning.nights import PlannedNight, combination_of, release_of
+from tasks.planning.releases import PlannedRelease
+from tasks.preparation.drawn import drawn_behind
 from tasks.release.column_counts import version_of
 from tasks.release.storing import read_release
 from tasks.runtime.settings import current_layout
@@ -115,7 +117,11 @@ def draw(plan: SynthesisPlan, request: SynthesisRequest) -> SyntheticRows:
     key = plan.synthesis.key
     cells = _cells(plan.dataset, synthesis := _synthesis(key), request.seed, rows)
     schema = declared_schema(plan.dataset)
-    rests_on = tuple(one.key for one in plan.rests_on)
+    # Of rows drawn from counts of drawn rows, what the latter rest on, too.
+    behind = drawn_behind([plan.dataset])
+    releases = (*plan.rests_on, *behind.releases)
+    rests_on = tuple(one.key for one in releases)
+    whose = next((one for one in behind.sources if one.private), plan.dataset)
     drawn = {
         "synthesis": key,
         "rests_on": list(rests_on),
@@ -131,12 +137,12 @@ def draw(plan: SynthesisPlan, request: SynthesisRequest) -> SyntheticRows:
     )
     names = [scale.name for scale in scales_of(plan.dataset)]
     parents = [None if parent < 0 else names[parent] for parent in synthesis.parents]
-    mu = float(np.sqrt(sum(loss.mu**2 for loss in _losses(plan))))
+    mu = float(np.sqrt(sum(loss.mu**2 for loss in _losses(releases))))
     found = SyntheticRows(
         dataset=plan.dataset.name,
         version=plan.dataset.version,
-        account=plan.dataset.account,
-        unit=str(plan.dataset.unit),
+        account=whose.account,
+        unit=str(whose.unit),
         name=request.called,
         derived=stored.version,
         synthesis=key,
@@ -156,8 +162,8 @@ def draw(plan: SynthesisPlan, request: SynthesisRequest) -> SyntheticRows:
     return found
 
 
-def _losses(plan: SynthesisPlan) -> list[GaussianMu]:
-    losses = [loss for one in plan.rests_on for loss in one.guarantee().losses]
+def _losses(releases: Sequence[PlannedRelease]) -> list[GaussianMu]:
+    losses = [loss for one in releases for loss in one.guarantee().losses]
     if strange := [loss for loss in losses if not isinstance(loss, GaussianMu)]:
         raise RefusedError(f"a stage's loss is {strange[0]}; stages of a synthesis are Gaussian")
     return [loss for loss in losses if isinstance(loss, GaussianMu)]
@@ -263,7 +269,7 @@ def redrawn(name: str) -> list[str]:
             known = {one: manifest[one] for one in PlannedNight.model_fields if one in manifest}
             release = release_of({**known, "seed": manifest["public_seed"], "account": "", "delta": 0.0})
             found = release.key
-            waiting += release.upstream
+            waiting += [*release.upstream, *release.drawn_from]
             releases += 1
         if found != key:
             raise RefusedError(f"the manifest of release {key[:12]} describes another one, {found[:12]}")

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 from sklearn.pipeline import Pipeline
 
+from dpalgos.accounting.profiles import gaussian_epsilon
 from dpalgos.column_maps import components_map
 from dpalgos.components import Components
 from dpalgos.evaluators.pair_counts import PairCounts
 from dpalgos.evaluators.second_moments import SecondMoments
 from dpalgos.features.centred_components import CentredComponents
-from dpalgos.guarantees import GaussianMu
+from dpalgos.guarantees import GaussianMu, rounded_up
 from dpalgos.models import Statistic
 from storage.datasets import declared_table
 from storage.encoder import TableEncoder, encoder_of
@@ -28,6 +29,7 @@ from storage.refs import DatasetRef
 from tasks.planning.column_statistics import ReductionPlan
 from tasks.planning.configuration import Json
 from tasks.planning.releases import PlannedRelease
+from tasks.preparation.drawn import drawn_behind
 from tasks.release.moments import components_in, moments_in
 from tasks.release.storing import read_release, stored_release
 from tasks.runtime.plots import BLUE, png_of, styled_figure
@@ -103,7 +105,7 @@ class Reduction:
     ----------
     dataset, version, account : str
     epsilon, delta, mu : float
-        Of the release, for one row or person.
+        Of the release, for one row or person; of derived rows, of what these are drawn from, too.
     unit : str
         What the release protects: ``row``, or ``person`` with its column.
     rows : int
@@ -126,6 +128,8 @@ class Reduction:
     run : str
         MLflow's run.
     scores : ScoreCounts or None
+    synthesis : str
+        Key of what the rows are drawn by; empty of rows that are not drawn.
     """
 
     dataset: str
@@ -146,6 +150,7 @@ class Reduction:
     paid: bool
     run: str
     scores: ScoreCounts | None = None
+    synthesis: str = ""
 
     @property
     def basis(self) -> str:
@@ -187,14 +192,15 @@ def recorded(plan: ReductionPlan, components: int | None, *, paid: bool) -> Redu
     """
     read, planned = _read(plan, components), plan.moments
     found = read.found
-    mus = [cast(GaussianMu, one.budget).mu for one in plan.releases]
+    drawn = [loss for one in drawn_behind([plan.dataset]).releases for loss in one.guarantee().losses]
+    mu = math.hypot(*(cast(GaussianMu, one).mu for one in (*(one.budget for one in plan.releases), *drawn)))
     return Reduction(
         dataset=plan.dataset.name,
         version=plan.dataset.version,
         account=plan.dataset.account,
-        epsilon=plan.epsilon,
+        epsilon=rounded_up(gaussian_epsilon(mu, plan.delta), 6) if drawn else plan.epsilon,
         delta=plan.delta,
-        mu=math.hypot(*mus),
+        mu=mu,
         unit=str(plan.dataset.unit),
         rows=plan.dataset.rows,
         columns=len(found.noisy),
@@ -207,6 +213,7 @@ def recorded(plan: ReductionPlan, components: int | None, *, paid: bool) -> Redu
         paid=paid,
         run=_logged(read),
         scores=read.scores,
+        synthesis=plan.dataset.synthesis,
     )
 
 

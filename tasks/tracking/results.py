@@ -318,6 +318,14 @@ def rests_on(result: RunResult) -> str:
     )
 
 
+def synthetic_of(results: Sequence[RunResult]) -> str:
+    """Return which synthetic rows runs rest on; empty where they use none."""
+    names = sorted({name for one in results for name in one.synthetic})
+    if not names:
+        return ""
+    return f"the synthetic rows of {' and '.join(names)}: each run's epsilon_spent composes what these are drawn from"
+
+
 def model_name(result: RunResult) -> str:
     """Return the name under which a run's model is registered."""
     return f"{result.dataset}.{result.algorithm}"

@@ -12,10 +12,12 @@ import pandas as pd
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+import unitball
 from dpalgos.accounting.composition import compose
 from dpalgos.guarantees import GaussianMu
 from dpalgos.parameters import ParameterError
 from flows.federated_training import chain_inline, choose
+from flows.sweep import finish_point
 from storage.documents import canonical_json
 from storage.errors import InputError, RefusedError
 from storage.frames import frame_of
@@ -32,9 +34,10 @@ from tasks.preparation.prepare import prepare, whole
 from tasks.preparation.tuning import choose_on
 from tasks.release.column_counts import plan_counts
 from tasks.release.moments import plan_moments
+from tasks.runtime.settings import current_root
 from tasks.runtime.steps import inline
 from tasks.tracking.reporting import keep_run, run_report
-from tasks.tracking.results import Chained, rests_on
+from tasks.tracking.results import Chained, rests_on, synthetic_of
 from tests.support.tables import columns_of, table_of, train_on_table
 from unitball import PrivateClassifier, PrivatePCA
 
@@ -221,6 +224,9 @@ def test_a_basis_and_rows_drawn_from_drawn_rows_keep_the_lineage(drawn_from: Gau
     plan = whole(prepare(asked("visits-synthetic", basis=moments.planned.key[:12], dimension=2))).plan
     assert plan.synthetic == ("visits-synthetic",)
     assert drawn_from in next(iter(plan.composed_by_party().values()))
+    reduced = unitball.reduce("visits-synthetic", epsilon=0.5, components=1, root=current_root()).attrs
+    assert reduced["epsilon"] > 1.02 * 0.5
+    assert reduced["synthesis"] == find_dataset("visits-synthetic").synthesis
     again = plan_counts(find_dataset("visits-synthetic"), 1.0)
     again.make()
     derive("twice", again.planned.key, seed=9)
@@ -282,6 +288,23 @@ def test_the_best_mean_over_the_draws_is_chosen_and_the_earlier_of_equal_ones(dr
     }
     assert [one.seed for one in tried] == [0, 1, 2] * 3
     assert choose_on(asked("visits"), score).config == asked("visits")
+
+
+def test_python_and_sweeps_choose_on_drawn_rows_too(drawn_from: GaussianMu) -> None:
+    given: dict[str, Any] = {"tune": {"clip": [1e-4, 0.5]}, "tuned_on": "visits-synthetic"}
+    small: dict[str, Any] = {"algorithm": "noisy-gd", "trust": "central", "parties": 1, "evaluation": False}
+    small["parameters"] = {"trainer.iterations": 5}
+    model = unitball.train("visits", epsilon=0.5, delta=1e-6, **small, **given)
+    assert model.result.synthetic == ("visits-synthetic",)
+    assert "synthetic rows of visits-synthetic" in repr(model)
+    assert model.result.epsilon_spent is not None
+    assert model.result.epsilon_spent > 1.05 * 0.5
+    result, shown = finish_point.fn(tuned(trust="central", epsilon=0.75), "a point", str(current_root()))
+    assert result.synthetic == ("visits-synthetic",)
+    assert shown.tags["unitball.synthetic"] == "visits-synthetic"
+    assert "visits-synthetic" in synthetic_of([result])
+    frame = unitball.frontier(dataset="visits-synthetic", algorithms=["noisy-gd"], epsilons=[1.0], seeds=1, parties=1)
+    assert "visits-synthetic" in frame.attrs["rests_on"]
 
 
 def test_what_values_are_not_chosen_on(drawn_from: GaussianMu) -> None:

@@ -18,9 +18,11 @@ from storage.errors import InputError, OverspendError, RefusedError
 from storage.layout import Layout
 from storage.recognition import LINEAGE
 from storage.refs import DatasetRef, Visibility
+from storage.schema import parse_schema
 from tasks.accounts.ledger import open_ledger
 from tasks.datasets.registration import find_dataset, ingest
 from tasks.datasets.request import IngestRequest
+from tasks.datasets.synthetic_cells import require_drawable
 from tasks.planning.column_statistics import SynthesisPlan, SynthesisRequest
 from tasks.preparation.partitions import shards_of
 from tasks.release import drawn_rows
@@ -207,6 +209,13 @@ def test_rows_are_drawn_again_and_what_does_not_follow_is_refused(root: Path, tm
         with pytest.raises(RefusedError, match=r"does not follow"):
             redrawn("ward-synthetic")
     assert found.rows == 300
+    # Rows drawn from counts of drawn rows rest on both syntheses.
+    request = SynthesisRequest(dataset="ward-synthetic", epsilon=2.0, rows=50)
+    again = chained.SYNTHESIS.chain_inline(plan_synthesis(request), request)
+    assert set(again.rests_on) > set(found.rests_on)
+    assert again.epsilon > found.epsilon
+    assert again.account == found.account
+    assert "equal" in redrawn("ward-synthetic-synthetic")[-1]
 
 
 def _moved(artefact: Any) -> Any:
@@ -240,6 +249,19 @@ def test_people_and_numeric_labels(root: Path, tmp_path: Path) -> None:
     outcomes = np.asarray(cells["outcome"], dtype=float)
     assert 0.0 <= outcomes.min() < outcomes.max() <= 10.0
     assert "equal" in redrawn("ward-synthetic")[-1]
+
+
+def test_columns_whose_cells_do_not_follow_are_named_with_a_way_out() -> None:
+    columns = [
+        {"name": "drug", "type": "category", "hash": 16},
+        {"name": "day", "type": "date", "range": ["2020-01-01", "2021-12-31"], "parts": ["month", "year"]},
+        {"name": "in", "type": "ignore"},
+        {"name": "out", "type": "ignore"},
+        {"name": "stay", "type": "days", "between": ["in", "out"], "range": [0, 90]},
+        {"name": "outcome", "type": "label", "classes": ["well", "ill"]},
+    ]
+    with pytest.raises(InputError, match=r"drug .*values.*; .*day .*days.*; .*stay .*in and out.*ignore"):
+        require_drawable(parse_schema({"columns": columns}, "ward.yaml"))
 
 
 def test_what_cannot_be_drawn_or_paid_is_refused_before_anything_is_charged(root: Path, tmp_path: Path) -> None:
