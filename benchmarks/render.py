@@ -171,7 +171,8 @@ def networks_of_tables(*files: Table) -> dict[str, Any]:
         metric = "r2" if name in _REAL else "accuracy"
         for system, shown in _NETWORKS.items():
             here = [one for one in cells if one["set"] == name and one["system"] == system]
-            seeds = len({one["seed"] for one in here})
+            # Where cells differ, of the one with the fewest.
+            seeds = min(count for count in (sum(one["epsilon"] == at for one in here) for at in epsilons) if count)
             rows.append([name, shown, seeds, *(_means(here, metric, epsilon=one) for one in epsilons)])
     titles = [{"title": f"ε = {one:g}", "digits": 3} for one in epsilons]
     return {"columns": ["set", "system", "seeds", *titles], "rows": rows}
