@@ -192,7 +192,9 @@ schema = group_of("schema")
 @partial(answered, rooted=False)
 def draft(
     terms: AccountRequest,
-    rows: Annotated[Path, typer.Argument(help="CSV or Parquet. Only the header is read, unless --public.")],
+    rows: Annotated[
+        Path, typer.Argument(help="CSV or Parquet. Only the header is read, unless --public or --range-epsilon.")
+    ],
     output: Annotated[Path, typer.Option("--output", "-o", help="YAML file to write.")],
     header: Annotated[
         bool, typer.Option("--header/--no-header", help="Whether the first line names the columns.")
