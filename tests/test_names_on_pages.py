@@ -24,7 +24,7 @@ from tasks.planning.configuration import TrainingConfig
 REPOSITORY = Path(__file__).resolve().parents[1]
 PACKAGES = ("unitball", "flows", "tasks", "dpalgos", "storage", "deployments")
 # What readers call their own files on a page.
-_EXAMPLES = {"spec.yaml", "schema.yaml", "visits.yaml"}
+_EXAMPLES = {"spec.yaml", "schema.yaml", "visits.yaml", "relay.py"}
 
 _SOURCE = r"(?:[\w-]+/)*[\w-]+\.(?:py|md|ya?ml|toml|ipynb|sh|lock)"
 _FILE = re.compile(rf"(?<![\w/.*<-])({_SOURCE}|(?:[\w-]+/)+[\w-]+(?:\.\w+)+)\b(?![(.]\w)")

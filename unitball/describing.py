@@ -57,7 +57,7 @@ def describe(
         A registered data set, or the name of a new one whose file is given. Or rows in memory, as of
         :func:`unitball.train`, which are registered first.
     schema : mapping or path, optional
-        With rows in memory: what each column may hold (docs/schema.md).
+        With rows in memory: what each column may hold (page The schema of a table).
     name : str, optional
         With rows in memory: name of their data set.
     epsilon : float, optional

@@ -73,7 +73,7 @@ class PrivateClassifier(Scored, ClassifierMixin, PrivateEstimator):  # type: ign
         Account that pays for private rows: an existing one (:func:`unitball.open_account`). Without ``epsilon``, a
         stored fit is returned at no charge.
     schema : mapping or path, optional
-        Declares the columns of data frames and the label's classes (docs/schema.md).
+        Declares the columns of data frames and the label's classes (page The schema of a table).
     bounds : (low, high), optional
         Bounds of arrays: two numbers, or one of each per feature. Values outside are clipped. Required for private rows
         without a schema. Default for scores of :class:`unitball.PrivatePCA`: three standard deviations of each

@@ -64,7 +64,7 @@ def bring_in(
         are = f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'}"
         raise ParameterError(
             f"the rows are a {type(rows).__name__}, and {are} missing: name='visits' names data set and model, and "
-            "schema= declares what each column may hold, including the label (docs/schema.md)"
+            "schema= declares what each column may hold, including the label (page The schema of a table)"
         )
     declared = schema if isinstance(schema, Mapping) else Path(schema)
     for key in terms:

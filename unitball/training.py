@@ -156,10 +156,10 @@ def open_account(
     group_size : int
         Maximum number of rows per person, if rows are protected; the account then computes a person's loss.
     relation : {"replace-one", "replace-special"}
-        The neighbouring relation, fixed at opening (docs/guarantees.md).
+        The neighbouring relation, fixed at opening (page Guarantees).
     soft_limit : float, optional
         ε below the cap's. Charges above it are refused until the owner lifts it, which is recorded. The guarantee is
-        that of the cap; lifting the limit spends nothing, unlike raising a cap (docs/budget.md).
+        that of the cap; lifting the limit spends nothing, unlike raising a cap (page See, raise or limit a budget).
 
     Raises
     ------
@@ -466,7 +466,7 @@ def train(
         ingest`` registers a file. Equal rows under an equal schema are the existing version, and the same run on them
         is free.
     schema : mapping or path, optional
-        With rows: what each column may hold (docs/schema.md).
+        With rows: what each column may hold (page The schema of a table).
     name : str, optional
         With rows: name of the data set and of its model.
     root : path, optional

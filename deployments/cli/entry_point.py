@@ -21,7 +21,7 @@ from deployments.cli.stopping import watching
 app = Application(
     name="unitball",
     help="Train and evaluate models with differential privacy, on one budget per population.",
-    epilog="Glossary (epsilon, account, release, night, …): docs/glossary.md",
+    epilog='Terms (epsilon, account, release, night, …): page "Glossary" of the documentation',
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,

@@ -56,7 +56,7 @@ _FRONTIER = "unitball,noisy-gd,fed-dpdr-dpml,fed-dpdr-dpml-published,dppca-svm,u
 @app.command(epilog="Example: unitball sweep docs/examples/sweep.yaml --workers 2")
 @answered
 def sweep(
-    specification: Annotated[Path, typer.Argument(help="YAML: name, set, grid (see docs/sweeps.md).")],
+    specification: Annotated[Path, typer.Argument(help="YAML: name, set, grid (page Run a grid of parameters).")],
     workers: _Workers = None,
     dask: DaskOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs; run nothing.")] = False,

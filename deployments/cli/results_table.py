@@ -172,7 +172,7 @@ def _of_one(result: RunResult) -> Iterator[str]:
     ):
         yield (
             "Rare classes are hardly predicted. --class-weight balanced trains for them; of two classes, "
-            "--roc --aim balanced chooses a threshold (docs/rare-classes.md)."
+            "--roc --aim balanced chooses a threshold (page Predict a rare class)."
         )
 
 
