@@ -169,7 +169,7 @@ class _Admission:
             if not is_admitted(scope["method"], scope["path"], owner=owner):
                 from fastapi.responses import PlainTextResponse
 
-                text = "Not served here, or only to the owner of this root: see docs/security.md."
+                text = "Not served here, or only to the owner of this root: see the page Security."
                 await PlainTextResponse(text, status_code=403)(dict(scope), receive, send)
                 return
         await self._app(scope, receive, send)

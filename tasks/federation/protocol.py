@@ -262,7 +262,7 @@ def require_carried(config: TrainingConfig) -> None:
     if config.features is not None and split_features(config.features)[0] in names("encoders"):
         given.append("an encoder's file")
     if given:
-        raise RefusedError(f"{', '.join(given)}: not supported for separate parties (docs/parties.md)")
+        raise RefusedError(f"{', '.join(given)}: not supported for separate parties (page Train over separate parties)")
 
 
 def own_releases(plan: RunPlan, shards: Shards) -> tuple[PlannedRelease, ...]:
