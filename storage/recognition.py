@@ -63,10 +63,11 @@ def _lineage(text: bytes, place: str) -> Mapping[str, Any]:
 
 
 def _required(found: Any, place: str) -> Mapping[str, Any]:
-    key = found.get("synthesis") if isinstance(found, Mapping) else None
+    lineage: Mapping[str, Any] = found if isinstance(found, Mapping) else {}
+    key = lineage.get("synthesis")
     if not (isinstance(key, str) and len(key) == 64 and set(key) <= set("0123456789abcdef")):
         raise InputError(f"{place}: the lineage of synthetic rows names no synthesis; restore it")
-    return found
+    return lineage
 
 
 def fingerprints_for(

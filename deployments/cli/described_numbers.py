@@ -73,5 +73,5 @@ def margin(figure: Figure) -> str:
         return f"at most {in_places(float(high or 0.0), digits, 1)}"
     if high is None:
         return f"at least {in_places(float(low), digits, -1)}"
-    ends = in_places(float(low), digits, -1), in_places(float(high), digits, 1)
-    return f"{in_places(float(value or 0.0), digits)} [{', '.join(ends)}]"
+    written = in_places(float(low), digits, -1), in_places(float(high), digits, 1)
+    return f"{in_places(float(value or 0.0), digits)} [{', '.join(written)}]"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from functools import partial
@@ -20,7 +20,6 @@ from storage.datasets import declared_table
 from storage.errors import InputError
 from storage.refs import DatasetRef, OnViolation, Scaling
 from storage.schema import Schema, parse_schema
-from tasks.planning.configuration import Json
 from tasks.runtime.settings import current_layout
 
 Kind = Literal["number", "date", "ordered", "boolean", "category", "hashed"]
@@ -156,7 +155,7 @@ class Scale:
 _EPOCH = date(1970, 1, 1)
 
 
-def declared_schema(dataset: DatasetRef, table: Json | None = None) -> Schema:
+def declared_schema(dataset: DatasetRef, table: Mapping[str, object] | None = None) -> Schema:
     """Return the schema under which a version's rows were encoded; its files are not opened for rows.
 
     Parameters
@@ -183,7 +182,7 @@ def declared_schema(dataset: DatasetRef, table: Json | None = None) -> Schema:
     return parse_schema(table["schema"], f"schema of {dataset.name}", scaling=None)
 
 
-def scales_of(dataset: DatasetRef, table: Json | None = None) -> tuple[Scale, ...]:
+def scales_of(dataset: DatasetRef, table: Mapping[str, object] | None = None) -> tuple[Scale, ...]:
     """Return the scale of each of a version's columns, in their order.
 
     Parameters
@@ -198,7 +197,7 @@ def scales_of(dataset: DatasetRef, table: Json | None = None) -> tuple[Scale, ..
     """
     schema = declared_schema(dataset, table)
     table = declared_table(current_layout(), dataset) if table is None else table
-    found = scales_under(schema, clips=table is not None and OnViolation(table["on_violation"]).clips)
+    found = scales_under(schema, clips=table is not None and OnViolation(str(table["on_violation"])).clips)
     assert len(found) == len(dataset.columns), "a schema's places are its columns', one by one"
     return found
 
@@ -208,7 +207,7 @@ def scales_under(schema: Schema, *, clips: bool) -> tuple[Scale, ...]:
     return tuple(scale for column in schema.inputs for scale in _scales(schema, column, clips))
 
 
-def label_of(dataset: DatasetRef, table: Json | None = None) -> Scale:
+def label_of(dataset: DatasetRef, table: Mapping[str, object] | None = None) -> Scale:
     """Return the scale of a version's label: its classes, or a number; arguments as for :func:`declared_schema`."""
     name = declared_schema(dataset, table).label.name
     if dataset.label_range is None:

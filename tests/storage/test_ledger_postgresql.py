@@ -14,6 +14,7 @@ from sqlalchemy.pool import NullPool
 
 from storage.catalog import Catalog
 from storage.errors import FormatVersionError, OverspendError, StorageError
+from storage.ledger import charges
 from storage.ledger import database as module
 from storage.ledger import entries as entries_module
 from storage.ledger import ledger as ledger_module
@@ -122,7 +123,7 @@ def test_processes_race_for_one_release(url: str) -> None:
 def test_a_release_that_another_process_pays_meanwhile_is_not_paid_again(url: str) -> None:
     """The mutant: the end of the chain is read after the releases that are not paid."""
     ledger, another = open_ledger(url, cap=8), open_ledger(url)
-    found = ledger_module.unpaid
+    found = charges.unpaid
 
     def looked(entries: Entries, plan: PlanRequest) -> tuple[ReleaseCharge, ...]:
         patch.undo()

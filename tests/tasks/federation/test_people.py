@@ -135,7 +135,9 @@ def test_what_is_said_of_rows_names_no_people(tmp_path: Path) -> None:
     """A run's name is a digest of it."""
     parties = federation(tmp_path, people(), berlin={"kind": "ignore"}, lyon={"kind": "ignore"})
     with isolated_root(parties.root("berlin")):
-        said = Party("clinic", parties.roster)._description(TrainingConfig(dataset="study", trust="local"))
+        said = Party("clinic", parties.roster)._description(
+            Request(ask=Ask.DESCRIBE, config=TrainingConfig(dataset="study", trust="local"))
+        )
     written = json.loads(said.written())
     assert (written["person"], written["rows_per_person"]) == ("", 1)
     assert Description.model_validate_json(said.written()) == said

@@ -15,6 +15,8 @@ import pytest
 from scipy.stats import chi2
 
 from dpalgos.evaluators.column_histograms import MOST_BINS
+from dpalgos.evaluators.pair_counts import PairCounts
+from dpalgos.guarantees import GaussianMu
 from storage.datasets import open_dataset
 from storage.errors import InputError, RefusedError, StorageError
 from storage.layout import Layout
@@ -319,14 +321,17 @@ def test_messages_have_room_where_a_root_serves_itself(monkeypatch: pytest.Monke
 def exact_tables(parties: Federation, plan: PairsPlan) -> list[Any]:
     """Return the tables of all parties' rows together, counted without noise, in the order of the plan's tables."""
     algorithm, total = plan.counts.planned.build(), np.zeros(0)
+    assert isinstance(algorithm, PairCounts)
     for name in parties.roster.names:
         with isolated_root(parties.root(name)):
             ref = find_dataset("clinic")
             rows = open_dataset(current_layout(), ref)
             setting = replace(plan.counts.planned.setting, sizes=(ref.rows,))
-            whole = np.sum(
-                [algorithm.of_block(x, y, np.ones(len(y), np.int64), setting) for x, y, *_ in rows.blocks()], axis=0
-            )
+            counted = [
+                algorithm.of_block(x.astype(np.float64), y, np.ones(len(y), np.int64), setting)
+                for x, y, *_ in rows.blocks()
+            ]
+            whole = np.sum(counted, axis=0)
         total = whole if not len(total) else total + whole
     return list(algorithm.tables_of(total.astype(float), plan.counts.planned.setting).values())
 
@@ -357,9 +362,11 @@ def test_parties_count_pairs_and_each_is_charged_for_all_tables(
     plan, found = describe()
     planned = plan.counts.planned
     # A row moves a count by one in two cells of each of three tables.
-    mu = planned.budget.mu
-    wanted = np.sqrt(2 * 3) / mu * (np.sqrt(2) if trust == "local" else planned.setting.noise_factor)
+    loss = planned.budget
+    assert isinstance(loss, GaussianMu)
+    wanted = np.sqrt(2 * 3) / loss.mu * (np.sqrt(2) if trust == "local" else planned.setting.noise_factor)
     algorithm = planned.build()
+    assert isinstance(algorithm, PairCounts)
     deviation = algorithm.deviation(planned.setting) * planned.setting.noise_factor
     # Rounding adds a twelfth per party to the variance.
     assert deviation == pytest.approx(np.hypot(wanted, np.sqrt(2 / 12)), rel=1e-3)
@@ -386,11 +393,12 @@ def test_parties_count_pairs_and_each_is_charged_for_all_tables(
     assert sound.holds, [check for check in sound.checks if check.holds is False]
     assert sound.epsilon == pytest.approx(4.0, rel=1e-3)
     (signed,) = [name for name in members if name.endswith("signed.json")]
-    for change in (
+    changes: list[Callable[[Any], object]] = [
         lambda said: said["charges"].pop(),
         lambda said: said["counted"]["pairs"].pop(),
         lambda said: said["config"].update(epsilon=1.0),
-    ):
+    ]
+    for change in changes:
         said = json.loads(members[signed])
         change(said)
         forged_ = verify_archive(Archive({**members, signed: json.dumps(said).encode()}, "the coordinator"))

@@ -122,8 +122,8 @@ def test_whatever_a_release_depends_on_changes_its_identity(monkeypatch: pytest.
         planned(shards_of(dataset, sizes=(200, 300)), **base),
     ]
     # A copy with another field has another identity, although the one that is copied has computed its own.
-    first = plans[0].releases[0]
-    assert first.model_copy(update={"replicate": 7}).key != first.key == first.model_copy().key
+    known = plans[0].releases[0]
+    assert known.model_copy(update={"replicate": 7}).key != known.key == known.model_copy().key
     monkeypatch.setattr(planning, "code_version", lambda *classes: "other code or other packages")
     plans.append(planned(**base))
     for first, second in itertools.combinations(plans, 2):

@@ -180,6 +180,7 @@ def noisy(dataset: DatasetRef, runs: int, mu: float, *, noise: bool = True, seed
     """Yield the counts of so many releases of stored rows, whose noise is drawn here."""
     plan = plan_counts(dataset, 1.0)
     planned = plan.planned
+    assert plan.partition is not None
     (shard,) = make_partition(plan.partition).training
     planned_counts = planned.build()
     assert isinstance(planned_counts, ColumnHistograms)
