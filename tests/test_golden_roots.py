@@ -223,7 +223,7 @@ def test_no_noise_is_drawn_of_another_secret(golden: Golden) -> None:
     for secret in golden.layout.parties.glob("*/secret.key"):
         flip(secret)
     for at in golden.known["again"].values():
-        with pytest.raises(SecretError, match=r"night 2.*secret.key"):
+        with pytest.raises(SecretError, match=r"secret\.key"):
             again(golden, at)
     assert not set(golden.known["again"]) & set(ReleaseStore(golden.layout).keys())
 

@@ -264,7 +264,9 @@ def test_results_answer_sql(shared: CommandLine) -> None:
     shared.succeeds("results", "--plot", several)
     assert figure.read_bytes()[:4] == several.read_bytes()[:4] == b"\x89PNG"
     shared("results", "--plot", figure).refused(2, "run.png exists")
-    shared("results", "SELECT algorithm FROM runs", "--plot", shared.root / "no.png").refused(2, "(algorithm)")
+    shared("results", "SELECT algorithm FROM runs", "--plot", shared.root / "no.png").refused(
+        2, "the columns algorithm, "
+    )
     # Numbers of one data set alone: the other had a panel without a line in it.
     asked = (
         "SELECT dataset, epsilon::DOUBLE AS epsilon, accuracy::DOUBLE AS accuracy FROM "

@@ -132,4 +132,4 @@ def test_what_the_server_refuses_is_said_in_a_line(
         assert not federation.answered(client, deployment)
     (record,) = [one for one in caplog.records if one.name == federation.__name__]
     assert record.exc_info is None
-    assert "a request was not answered: ObjectNotFound" in record.getMessage()
+    assert "could not answer a request: ObjectNotFound" in record.getMessage()

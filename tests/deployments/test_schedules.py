@@ -251,7 +251,7 @@ def test_what_comparing_costs_is_said_by_schedules_of_its_algorithm(
     ("given", "says"),
     [
         (("clinic", "--epsilon", "0.1"), "has no trigger"),
-        (("nobody", "--nightly", "--epsilon", "0.1"), "no data set 'nobody'"),
+        (("nobody", "--nightly", "--epsilon", "0.1"), "data set 'nobody' does not exist"),
         (("clinic", "--cron", "often", "--epsilon", "0.1"), "--cron 'often'"),
         (("clinic", "--nightly", "--timezone", "Mars", "--epsilon", "0.1"), "--timezone 'Mars'"),
         (("clinic", "--nightly", "--cron", "0 5 * * 1", "--epsilon", "0.1"), "give one of them"),
@@ -259,7 +259,7 @@ def test_what_comparing_costs_is_said_by_schedules_of_its_algorithm(
         (("clinic", "--nightly", "--pause"), "no further options"),
         (("clinic", "--pause", "--remove"), "give one of them"),
         (("clinic", "--remove"), "has no schedule"),
-        (("clinic", "--nightly", "--epsilon", "0.1", "--name", "two words"), "--name: a name has 1 to 60 letters"),
+        (("clinic", "--nightly", "--epsilon", "0.1", "--name", "two words"), "got 'two words'"),
         (("clinic", "--nightly", "--epsilon", "0.1", "--name", "a.b"), "--name: "),
         (("clinic", "--nightly", "--epsilon", "0.1", "--name", ""), "--name"),
         (("clinic", "--nightly", "--epsilon", "0.1", "--score-id", "a"), "add --score-input"),

@@ -48,6 +48,7 @@ def test_addresses_are_printed_and_answer(served: Served) -> None:
             "sweep",
             "reproduce",
             "compare",
+            "describe",
             "synthesise",
             "reduce",
             "arrivals.nightly",

@@ -46,7 +46,7 @@ def test_the_walk_up_to_its_rows(commands: CommandLine, tmp_path: Path, monkeypa
     for line in (
         "visits: 1837 people × 36, private, account hospital-2025",
         "5000 read, 5000 kept, 843 incomplete, 36 outside",
-        "of the 5000 rows of train that are kept, 5000 can train: 0 are beyond the 64 of a person, 0 are of people who",
+        "5000 of the 5000 kept rows of train can train: 0 exceed the 64 rows per person, 0 belong to people who count",
         "The unit of protection is a person (column Patient): a person with 5 rows has the same ε as a person "
         "with one.",
     ):
@@ -58,7 +58,8 @@ def test_the_walk_up_to_its_rows(commands: CommandLine, tmp_path: Path, monkeypa
     described = commands("describe", "visits", "--epsilon", 0.5).out
     assert "charged: epsilon 0.5 at delta 8.20312e-07 (mu 0.1229) for a person (column Patient)" in described
     for line in described.splitlines()[1:4]:
-        assert line in told
+        # A description is named by its identity, which is another in each root.
+        assert re.sub(r"[0-9a-f]{12}", "41d0c9a27b6e", line) in told
     for line in (
         "Wiederkehr (classes)",
         "Alter (number)",

@@ -135,7 +135,7 @@ def test_proved_stages_share_delta_too(kind: type[Loss]) -> None:
 @pytest.mark.parametrize(
     ("kinds", "shares", "message"),
     [
-        ([], [], "^0 stages"),
+        ([], [], "^there are 0 stages"),
         ([GaussianMu], [0.5, 0.5], "1 stages.*2 shares"),
         ([GaussianMu, GaussianMu], [1.0, 0.0], "^shares.*above 0"),
         ([GaussianMu, GaussianMu], [1.0, math.nan], "^shares.*above 0"),

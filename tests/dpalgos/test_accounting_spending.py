@@ -341,7 +341,7 @@ def test_a_lowered_cap_is_noticed() -> None:
     history: History = [("even", everyone(GaussianMu(0.1)))] * 2
     assert status(history, FilterCap(1.0, D)).admitted
     assert not status(history, FilterCap(0.1, D)).admitted
-    assert "above the cap" in status(history, FilterCap(0.1, D)).reason
+    assert status(history, FilterCap(0.1, D)).reason.startswith("epsilon 0.50")
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(-1.0, D), (math.inf, D), (1.0, 1.0), (1.0, -D), (math.nan, D)])

@@ -254,7 +254,7 @@ def test_a_number_is_told_by_its_ratio_to_the_constant_feature(normalise: Any) -
 
 def test_columns_that_do_not_fit_are_refused() -> None:
     for column, told in (
-        ({"names": ["a"], "edges": [0.5]}, "^names.*1"),
+        ({"names": ["a"], "edges": [0.5]}, "^1 names"),
         ({"names": ["a", "b"], "edges": [0.5], "values": 2}, "edges, missing.*scale"),
         ({"names": ["a", "b", "c"], "edges": [0.5, 0.5]}, r"edges.*\[0\.5, 0\.5\]"),
         ({"names": ["a", "b"], "values": 0}, "^values.*1"),

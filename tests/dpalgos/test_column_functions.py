@@ -298,7 +298,7 @@ def test_levels_and_counts_that_do_not_fit_are_refused() -> None:
     counts = counts_of(rows_of())
     with pytest.raises(ParameterError, match="'quartic'"):
         column_functions(COLUMNS, "quartic", counts)
-    with pytest.raises(ParameterError, match=r"^3 numbers"):
+    with pytest.raises(ParameterError, match=r"^3 numeric"):
         column_functions(COLUMNS, "scores")
     with pytest.raises(ParameterError, match=r"^the counts"):
         column_functions(COLUMNS[1:], "scores", counts)

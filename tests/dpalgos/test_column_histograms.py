@@ -527,7 +527,7 @@ def test_releases_of_equal_shape_are_weighed_by_one_over_sigma_squared() -> None
     assert alone.sums == pytest.approx(loud.sums)
     with pytest.raises(ParameterError, match=r"300 rows.*7 rows"):
         combined([loud, replace(quiet, rows=7)])
-    with pytest.raises(ParameterError, match=r"^no release"):
+    with pytest.raises(ParameterError, match=r"^releases"):
         combined([])
 
 

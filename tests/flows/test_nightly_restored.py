@@ -196,7 +196,7 @@ def test_a_horizon_that_is_charged_goes_on_with_its_own_rows_alone(
         tonight(**GIVEN)
     # Nor where the release is gone.
     shutil.rmtree(current_layout().release(lost_one.key))
-    with pytest.raises(RefusedError, match="^an older ledger" if marks else "party 0.*as night 2"):
+    with pytest.raises(RefusedError, match="^an older ledger" if marks else "party 0.*for night 2"):
         tonight(**GIVEN)
     release, _ = tonight(**GIVEN, replicate=1)
     assert counts(release) == [30, len(more)]
@@ -307,9 +307,9 @@ def _other_positions_of_a_night_that_was_missed(release: PlannedNight) -> None:
     ("spoil", "told"),
     [
         (_exchange_sums, "sum of night 1"),
-        (_exchange_notes, "rows as night 1"),
+        (_exchange_notes, "rows for night 1"),
         pytest.param(_other_positions, "sum of night 1", marks=pytest.mark.nightly),
-        pytest.param(_other_epoch, "rows as night 1", marks=pytest.mark.nightly),
+        pytest.param(_other_epoch, "rows for night 1", marks=pytest.mark.nightly),
         (_other_positions_of_a_night_that_was_missed, "night 1.*positions"),
     ],
 )

@@ -455,8 +455,10 @@ def _export(path: Path, megabytes: int, *, signed: bool, stated: int | None = No
 @pytest.mark.parametrize(
     ("signed", "stated", "message"),
     [
-        pytest.param(False, None, "contents.json differs from what was signed", id="unsigned"),
-        pytest.param(True, None, "run.json states 524,288,000 bytes; 268,435,456 are read", id="signed by anybody"),
+        pytest.param(False, None, "contents.json differs from the signed content", id="unsigned"),
+        pytest.param(
+            True, None, "run.json declares 524,288,000 bytes; the limit is 268,435,456", id="signed by anybody"
+        ),
         pytest.param(True, 1000, "run.json is", id="stating less"),
     ],
 )
@@ -502,7 +504,7 @@ def _nested(levels: int) -> Callable[[Path], None]:
 _TABLES: dict[str, tuple[Callable[[Path], None], bool, str]] = {
     "a cell repeated": (_repeated_cell, True, r"expands to more than 256 MiB; .*UNITBALL_MEMORY"),
     "a long list": (_long_list, False, r"expands to more than 256 MiB; .*UNITBALL_MEMORY"),
-    "a list as a cell": (_nested(1), True, r"column a: a cell is list"),
+    "a list as a cell": (_nested(1), True, r"column a: a cell has the type list"),
     "two levels": (_nested(2), False, "column features: it nests list"),
     "five hundred levels": (_nested(500), False, "it nests list|damaged"),
 }

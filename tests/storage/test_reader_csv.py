@@ -109,7 +109,7 @@ USUAL = [
     "#c\n",
     '\n#"\n',
 ]
-REFUSALS = "not UTF-8|a line ends with a single carriage return|opens a cell and is never closed|mark after a space"
+REFUSALS = "not UTF-8|a line ends with a single carriage return|opens a cell and is never closed|mark follows a space"
 
 
 @pytest.mark.parametrize("files", [700, pytest.param(50_000, marks=pytest.mark.nightly)])
@@ -205,7 +205,7 @@ def test_the_line_of_bytes_that_are_not_in_the_encoding(encoding: str, bad: byte
             "gzip",
             r"rename it to rows\.csv\.gz, and Unitball decompresses it while reading",
         ),
-        (bz2.compress(b"a,b\n1,2\n"), "bzip2", r"name it rows\.csv\.bz2"),
+        (bz2.compress(b"a,b\n1,2\n"), "bzip2", r"rows\.csv\.bz2"),
         (b"PK\x03\x04" + bytes(40), "zip", "decompress it first; save a spreadsheet as CSV"),
     ],
     ids=["gzip", "bzip2", "zip"],

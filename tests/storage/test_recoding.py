@@ -223,7 +223,7 @@ def test_a_wrong_recoding_says_what_is_right(column: dict[str, Any], message: st
         ({"classes": {}}, r"classes is \{\}"),
         ({"classes": {"a*": "x", "ab": "z"}}, r"'a\*'.*'ab'"),
         ({"classes": {"a": "x", "b": False}}, "classes holds False"),
-        ({"range": [0, 1], "first": 2}, "first.*number"),
+        ({"range": [0, 1], "first": 2}, "first.*numeric"),
     ],
 )
 def test_wrong_classes_say_what_is_right(label: dict[str, Any], message: str) -> None:

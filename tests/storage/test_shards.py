@@ -170,7 +170,7 @@ def test_what_is_no_partition_is_refused(layout: Layout) -> None:
     ref = stored(layout, source_of(synthetic(50, 3, seed=112)))
     _refused(layout, ref, {"0": [1, 2], "1": []}, "party '1'")
     _refused(layout, ref, {"0": [1, 50]}, "party '0'.*row 50.*50")
-    _refused(layout, ref, {"0": [-1, 3]}, "party '0' is given row")
+    _refused(layout, ref, {"0": [-1, 3]}, "party '0' is assigned row")
     _refused(layout, ref, {"0": [1, 2], "b": [3, 2]}, "parties '0'.*'b'")
     _refused(layout, ref, {"0": [1, 2, 1]}, "party '0'.*twice")
     _refused(layout, ref, {"../0": [1, 2]}, r"'\.\./0'")

@@ -282,7 +282,7 @@ def test_the_owner_is_told_how_many_of_the_kept_rows_can_train(commands: Command
 
     rows = written("rows", [100] * 5)
     out = " ".join(commands("schema", "check", schema, "--path", rows).out.split())
-    assert "500 rows - all rows fit the schema - 40 of the 500 that are in order can train" in out
+    assert "500 rows - all rows fit the schema - 40 of the 500 rows that fit the schema can train" in out
     assert "(A null row is a private row whose person counts, and which itself does not." in out
     terms = ("--schema", schema, "--epsilon-cap", 3, "--delta-cap", 1e-4)
     answer = commands.succeeds("ingest", "visits", "--format", "csv", "--path", rows, *terms)
@@ -292,7 +292,7 @@ def test_the_owner_is_told_how_many_of_the_kept_rows_can_train(commands: Command
     outcome = commands("ingest", "both", "--format", "csv", *parties, *terms)
     out = " ".join(outcome.out.split())
     told = "of the 12 rows of south that are kept, 8 can train: 1 are beyond the 8 of a person, 3 are of people who"
-    assert "of the 9 rows of north that are kept, 9 can train" in out
+    assert "9 of the 9 kept rows of north can train" in out
     assert told in out
     assert "another file (private to you)" in out
     other = visits([50, 9, 8], first=600)

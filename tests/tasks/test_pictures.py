@@ -393,7 +393,7 @@ def test_the_encoder_reads_what_ingestion_read(root: Path, tmp_path: Path) -> No
         (np.full((1, 4), np.nan), "row 1"),
         (np.array([[0.0, 1.0, 0.5, 0.0], [0, 255, 0, 0]]), "row 2.*image.*255"),
         (np.full((1, 4), -0.5), "row 1.*image.*-0.5"),
-        (b"one", "^one bytes"),
+        (b"one", "^a single bytes"),
     ):
         with pytest.raises(InputError, match=message):
             encoder.transform(wrong)

@@ -49,7 +49,7 @@ def test_private_rows_are_never_audited(root: Path, tmp_path: Path) -> None:
     for audit in (audit_on_public_rows, infer_membership):
         with pytest.raises(RefusedError, match=r"^clinic is private"):
             audit("noisy-gd", "clinic")
-    with pytest.raises(InputError, match="needed"):
+    with pytest.raises(InputError, match="needs 160"):
         public_sample("iris", 80, 0)
     with pytest.raises(InputError, match="numeric labels"):
         public_sample("diabetes", 40, 0)

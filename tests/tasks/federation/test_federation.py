@@ -656,7 +656,7 @@ ASSUMED = {"dropouts": 1, "colluders": 1, "consistent_survivors": True}
     ("floors", "secure", "reason"),
     [
         ({}, {"colluders": 0}, "0 colluders of 3 parties"),
-        ({"colluders": 2}, {"colluders": 1}, "asks for 2"),
+        ({"colluders": 2}, {"colluders": 1}, "requires 2"),
         ({}, ASSUMED, "--consistent-survivors"),
         ({"consistent_survivors": True, "survivors": 3}, ASSUMED, "2 of 3 parties"),
         ({}, {"dropouts": 1, "colluders": 1}, "--consistent-survivors"),
@@ -808,7 +808,7 @@ def test_a_poisoned_model_is_refused_whatever_the_rows_are(
             with isolated_root(parties.root(party)):
                 said = Party("clinic", parties.roster).answer(again)
             answers.setdefault(wrong, set()).add(said.status)
-            assert "what was sent as" in said.reason, (wrong, said.reason)
+            assert "differs from the plan" in said.reason, (wrong, said.reason)
         monkeypatch.undo()
         raise KeyboardInterrupt
 

@@ -227,7 +227,7 @@ def test_nobody_can_put_another_map_in_the_place_of_the_one_that_follows_from_th
         monkeypatch.undo()
         monkeypatch.setattr("tasks.federation.coordinator.ThreadPoolExecutor", _OneByOne)
         assert {one.status for one in said.values()} == {"refused"}, said
-        assert all("what was sent as columns of all parties" in one.reason for one in said.values()), said
+        assert all("the message for columns of all parties" in one.reason for one in said.values()), said
         assert read == []
         # Counts of the planned form are what nobody can tell from the sum; what was sent first stands.
         asked("other counts", lambda _, arrays: arrays.update(values=arrays["values"][::-1].copy()))

@@ -90,11 +90,11 @@ def test_what_is_made_of_other_releases_is_refused(root: Path) -> None:
     assert model.upstream == (first.plan.basis.key,)
     before = charges()
     for wrong in ([], [others[second.plan.basis.key]], [made[key] for key in (*model.upstream, *model.upstream)]):
-        with pytest.raises(RefusedError, match="made of"):
+        with pytest.raises(RefusedError, match="planned from"):
             door.make_release(model, first.shards.of(model.parties), wrong)
     assert charges() == before
     assert first.plan.model is not None
-    with pytest.raises(RefusedError, match="made of"):
+    with pytest.raises(RefusedError, match="planned from"):
         aggregate.fn(first.plan.model, [others[key] for key in second.plan.model.upstream])  # type: ignore[union-attr]  # it has one
 
 

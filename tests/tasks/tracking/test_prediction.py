@@ -123,7 +123,7 @@ def test_what_is_wrong_with_the_file_is_said_and_nothing_is_left(tmp_path: Path)
         ("age,ward\n1,north\n", {}, "column 'blood_pressure'"),
         ("age,age\n1,2\n", {}, r"new\.csv: column 'age'"),
         (ROWS.read_text(), {"id_column": "number"}, "column 'number'"),
-        ("\n", {}, "no rows"),
+        ("\n", {}, r"new\.csv is empty"),
     ]
     for text, more, message in cases:
         (tmp_path / "new.csv").write_text(text)
