@@ -291,7 +291,7 @@ def test_the_owner_is_told_how_many_of_the_kept_rows_can_train(commands: Command
     parties = [f"--party={name}={written(name, *given)}" for name, given in PARTIES.items()]
     outcome = commands("ingest", "both", "--format", "csv", *parties, *terms)
     out = " ".join(outcome.out.split())
-    told = "of the 12 rows of south that are kept, 8 can train: 1 are beyond the 8 of a person, 3 are of people who"
+    told = "8 of the 12 kept rows of south can train: 1 exceed the 8 rows per person, 3 belong to people who count"
     assert "9 of the 9 kept rows of north can train" in out
     assert told in out
     assert "another file (private to you)" in out
