@@ -260,7 +260,7 @@ class RunPlan(Planned):
         return (
             f"{several}: {each}, {priced}{combined};"
             f" noise of standard deviation {noise:.3g} on each count, and of {together:.3g} on those of all groups "
-            f"together, {times:.3g} times that of a run that is not measured by group"
+            f"together, {times:.3g} times that of a run that is not evaluated by group"
         )
 
     @property
