@@ -102,8 +102,8 @@ def _cells(
 ) -> Iterator[float | int | str | None]:
     if isinstance(column, Category):
         values = len(scale.values)
-        if not scale.can_lack:
-            # What noise alone has counted there is drawn among the declared values.
+        if scale.missing is None or not scale.missing.keeps:
+            # A row without it would be refused: what noise or clipped values have counted there is drawn among these.
             others = drawing.points(step, np.zeros_like(places), np.array([values]))
             places = np.where(places == values, others, places)
         with_missing = [*_written(column.recoding, scale.values), None]

@@ -17,7 +17,7 @@ from flows.federated_training import begin
 from storage.errors import InputError, OverspendError, RefusedError
 from storage.layout import Layout
 from storage.recognition import LINEAGE
-from storage.refs import DatasetRef, Visibility
+from storage.refs import DatasetRef, OnViolation, Visibility
 from storage.schema import parse_schema
 from tasks.accounts.ledger import open_ledger
 from tasks.datasets.registration import find_dataset, ingest
@@ -44,14 +44,20 @@ columns:
   - {{name: weight, type: numeric, range: [40, 140]}}
   - {{name: stage, type: numeric, ordered: [none, mild, severe]}}
   - {{name: smoker, type: boolean}}
-  - {{name: ward, type: category, values: {{"1": north, "2": south, "7": attic}}}}
+  - {{name: ward, type: category, missing: {ward}, values: {{"1": north, "2": south, "7": attic}}}}
   - {{name: day, type: date, range: [2024-01-01, 2024-12-31], parts: [days, weekday], format: "%d.%m.%Y"}}
   - {{name: outcome, type: label, {label}}}
 """
 
 
 def brought_in(
-    folder: Path, *, who: str = "ignore", label: str = "classes: [well, ill]", cap: float = 20.0
+    folder: Path,
+    *,
+    who: str = "ignore",
+    label: str = "classes: [well, ill]",
+    cap: float = 20.0,
+    ward: str = "indicator",
+    clipped: int = 0,
 ) -> DatasetRef:
     """Return a private table: a spike that fills most of a column, missing cells, a declared value that no row has."""
     random = np.random.default_rng(5)
@@ -65,13 +71,13 @@ def brought_in(
             "weight": np.where(random.random(ROWS) < 0.2, "", str(SPIKE)),
             "stage": np.array(["none", "mild", "severe"])[np.minimum((age - 18) // 27, 2)],
             "smoker": random.choice(["yes", "no"], ROWS),
-            "ward": random.choice(["1", "2"], ROWS),
+            "ward": np.where(np.arange(ROWS) < clipped, "9", random.choice(["1", "2"], ROWS)),
             "day": [day.strftime("%d.%m.%Y") for day in days],
             "outcome": np.where(ill, "ill", "well") if "classes" in label else random.uniform(0, 10, ROWS),
         }
     )
     frame.to_csv(folder / "ward.csv", index=False)
-    (folder / "ward.yaml").write_text(SCHEMA.format(who=who, label=label))
+    (folder / "ward.yaml").write_text(SCHEMA.format(who=who, label=label, ward=ward))
     return ingest(
         IngestRequest(
             name="ward",
@@ -80,6 +86,7 @@ def brought_in(
             schema_path=folder / "ward.yaml",
             epsilon_cap=cap,
             delta_cap=1e-5,
+            on_violation=OnViolation.REFUSE if ward == "indicator" else OnViolation.CLIP,
         )
     )
 
@@ -161,6 +168,15 @@ def test_cells_are_declared_values_and_points_of_the_public_grid(root: Path, tmp
     assert ((weights - SPIKE).abs() < 2.0).mean() > 0.7, "they are near it as often as released"
     assert 0.15 < frame["weight"].isna().mean() < 0.25
     assert frame.loc[frame["age"] > 75, "stage"].eq("severe").mean() > 0.8
+
+
+def test_a_cell_whose_row_would_be_refused_is_not_drawn_as_missing(root: Path, tmp_path: Path) -> None:
+    """Values that are not declared are clipped to none of them, and so drawn; a schema of such rows refuses none."""
+    brought_in(tmp_path, ward="refuse", clipped=200)
+    found = made(rows=900, output=tmp_path / "rows.csv")
+    frame = pd.DataFrame(cells_of("ward-synthetic"))
+    assert (found.rows, set(frame["ward"])) == (900, {"1", "2", "7"})
+    assert frame["weight"].isna().any(), "its rule keeps rows with missing cells"
 
 
 @pytest.mark.parametrize("step", ["pairs", "tables", "synthesis"])
