@@ -1,4 +1,4 @@
-"""By what rows are recognised: fingerprints, made again from stored rows, and the lineage that drawn rows carry."""
+"""Two ways to recognise rows: fingerprints, computed from stored rows, and the lineage that drawn rows carry."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,7 +21,7 @@ from storage.secrets import root_secret
 LINEAGE = "unitball.lineage"
 """Key of the metadata of a Parquet file or an Arrow table under which its lineage stands, as JSON."""
 BESIDE = ".lineage.json"
-"""How the file beside a CSV file that holds its lineage ends."""
+"""Suffix of the file that holds the lineage of a CSV file."""
 
 
 def lineage_of_file(path: Path) -> Mapping[str, Any]:

@@ -142,9 +142,8 @@ def _components_lines(found: Reduction) -> Iterator[RenderableType]:
     again = "; charged before, not charged again" if found.paid else ""
     yield (
         f"{found.dataset}, version {found.version}: {found.rows:,} {plural(found.unit)}, "
-        f"{found.columns} scaled columns, epsilon {found.epsilon:g} at delta {found.delta:g} (mu "
-        f"{rounded_up(found.mu, 4):g}) "
-        f"for a {found.unit}, account {found.account}{again}"
+        f"{found.columns} scaled columns, epsilon {found.epsilon:g} at delta {found.delta:g} "
+        f"(mu {rounded_up(found.mu, 4):g}) for a {found.unit}, account {found.account}{again}"
     )
     if found.synthesis:
         yield f"The rows are drawn by synthesis {found.synthesis[:12]}; epsilon composes what they rest on."

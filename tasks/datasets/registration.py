@@ -312,9 +312,9 @@ def _recognised(
         )
     staged.rest_on(syntheses[0])
     told(
-        f"{few[0]}: {request.name} is a derived set, which rests on synthesis {syntheses[0][:12]} and on the releases "
-        "that it is made of. If it is not drawn from there: --not-derived REASON, which is recorded. Rows without "
-        "their lineage are recognised by what they hold alone"
+        f"{few[0]}, so {request.name} is registered as a derived set. Results computed from it rest on synthesis "
+        f"{syntheses[0][:12]} and its releases. If the rows were not drawn there, give --not-derived REASON, which is "
+        "recorded. Rows without a lineage are recognised only by their values"
     )
     if not open_releases().exists(syntheses[0]):
         told(
@@ -325,7 +325,7 @@ def _recognised(
 
 
 def _carried(request: IngestRequest, rows: DeclaredFrame | None) -> Mapping[str, str] | None:
-    """Return the lineage that rows bring along in a file's metadata, beside a file, or with a frame."""
+    """Return the lineage of rows: in a file's metadata, in a lineage file, or in a frame's attributes."""
     files = [request.path, request.test_path, *request.parties.values()]
     found = [lineage_of_file(file) for file in files if file is not None]
     found += [] if rows is None else [rows.lineage]
@@ -333,7 +333,7 @@ def _carried(request: IngestRequest, rows: DeclaredFrame | None) -> Mapping[str,
     if len(carried) > 1:
         raise InputError(
             f"the files of {request.name} carry the lineage of {len(carried)} syntheses "
-            f"({', '.join(key[:12] for key in carried)}); ingest them apart"
+            f"({', '.join(key[:12] for key in carried)}); ingest them separately"
         )
     return next(iter(carried.values()), None)
 

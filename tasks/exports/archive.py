@@ -214,10 +214,8 @@ def used_by(manifest: Json) -> list[str]:
 
 def drawn_keys(manifests: Mapping[str, Json]) -> set[str]:
     """Return the keys of all that drawn rows rest on: the syntheses that releases name, and what these are made of."""
-    found, waiting = (
-        set[str](),
-        [key for one in manifests.values() for key in cast(list[str], one.get("drawn_from", []))],
-    )
+    found = set[str]()
+    waiting = [key for one in manifests.values() for key in cast(list[str], one.get("drawn_from", []))]
     while waiting:
         if (key := waiting.pop()) not in found:
             found.add(key)

@@ -105,7 +105,7 @@ class _Identified(Planned):
         return identity(**self.model_dump(mode="json", exclude={"label", *self._outside()}))
 
     def model_copy(self, *, update: Mapping[str, object] | None = None, deep: bool = False) -> Self:
-        """Return a copy with some fields changed; its identity is computed anew."""
+        """Return a copy with some fields changed; the copy computes its own identity."""
         copied = super().model_copy(update=update, deep=deep)
         # Pydantic copies computed values together with the fields.
         copied.__dict__.pop("key", None)
