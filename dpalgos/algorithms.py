@@ -502,7 +502,7 @@ def require_people(*classes: type[Algorithm]) -> None:
         if isinstance(refused := admission(cls), Refused):
             raise ParameterError(
                 f"{cls.__name__} cannot protect people (all rows of a person as one record): {refused}; "
-                "docs/guarantees.md lists the algorithms that can"
+                "see the page Algorithms and guarantees of the documentation, which lists those that can"
             )
 
 

@@ -98,7 +98,10 @@ class _Session:
 
     def __init__(self, content: bytes, layer: str, memory: int, *, layers: bool = False) -> None:
         if importlib.util.find_spec("onnxruntime") is None:
-            raise ParameterError("ONNX models need onnxruntime, which is not installed: pip install 'unitball[onnx]'")
+            raise ParameterError(
+                "ONNX models need onnxruntime, which is not installed; in a clone of Unitball: pip install '.[onnx]', "
+                "with a wheel: pip install 'FILE.whl[onnx]'"
+            )
         self._content, self._lock = content, threading.Lock()
         self._memory = memory + 4 * len(content)
         self._bounds = {"memory": self._memory, "seconds": _SECONDS, "layer": layer, "layers": layers}
@@ -261,7 +264,8 @@ def listed_layers(content: bytes) -> tuple[Port, tuple[Port, ...], tuple[Port, .
     """
     if importlib.util.find_spec("onnx") is None:
         raise ParameterError(
-            "listing layers needs the package onnx, which is not installed: pip install 'unitball[onnx]'"
+            "listing layers needs the package onnx, which is not installed; in a clone of Unitball: "
+            "pip install '.[onnx]', with a wheel: pip install 'FILE.whl[onnx]'"
         )
     session = _Session(content, "", max(memory_limit(), _LEAST_MEMORY), layers=True)
     return one_input(session.inputs), session.outputs, session.layers

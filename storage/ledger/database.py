@@ -587,7 +587,10 @@ def _parse(location: str | Path) -> URL | None:
             f"postgresql://user@host/database"
         )
     if importlib.util.find_spec("psycopg") is None:
-        raise InputError("PostgreSQL's driver is not installed; it is an extra: pip install 'unitball[postgresql]'")
+        raise InputError(
+            "PostgreSQL's driver is not installed; in a clone of Unitball: pip install '.[postgresql]', "
+            "with a wheel: pip install 'FILE.whl[postgresql]'"
+        )
     return url.set(drivername="postgresql+psycopg")
 
 

@@ -112,7 +112,10 @@ def security(layout: Layout) -> Security:
 
 def _require_installed() -> None:
     if importlib.util.find_spec("prefect_dask") is None:
-        raise InputError("Dask is not installed; it is an extra: pip install 'unitball[dask]'")
+        raise InputError(
+            "Dask is not installed; in a clone of Unitball: pip install '.[dask]', "
+            "with a wheel: pip install 'FILE.whl[dask]'"
+        )
 
 
 class NoSchedulerError(InputError):

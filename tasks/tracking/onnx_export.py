@@ -108,7 +108,8 @@ def to_onnx(pipeline: Pipeline) -> bytes:
         )
     if importlib.util.find_spec("onnx") is None:
         raise InputError(
-            "writing ONNX files needs the package onnx, which is not installed: pip install 'unitball[onnx]'"
+            "writing ONNX files needs the package onnx, which is not installed; in a clone of Unitball: "
+            "pip install '.[onnx]', with a wheel: pip install 'FILE.whl[onnx]'"
         )
     from onnx import TensorProto, checker, helper
 

@@ -378,7 +378,7 @@ def test_a_persons_rows_move_no_one_elses_whole_numbers(name: str) -> None:
 
 def test_what_takes_no_people_says_so_in_one_sentence() -> None:
     setting = Setting(sizes=(40,), dimension=6, classes=3, rows_per_person=2)
-    with pytest.raises(ParameterError, match=r"Hessian.*guarantees.md"):
+    with pytest.raises(ParameterError, match=r"Hessian.*Algorithms and guarantees"):
         AlgorithmSpec("trainers", "objective-perturbation", {"budget": PureEpsilon(1.0)}).build().guarantee(setting)
     with pytest.raises(ParameterError, match="rows_per_person is 0"):
         dataclasses.replace(setting, rows_per_person=0)
