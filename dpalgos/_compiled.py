@@ -103,7 +103,7 @@ def write_gaussian_kernel(products: Floats, squares: Floats, square: float, gamm
 
 @compiled_in_order
 def dense_products(columns: Features, point: Floats, out: Floats) -> None:
-    """Write the inner products of n rows, columns (d, n), with a point (d,), whose zeros cost nothing."""
+    """Write the inner products of n rows, columns (d, n), with a point (d,); its zeros take no time."""
     out[:] = 0.0
     chosen = np.flatnonzero(point)
     fours = chosen.size - chosen.size % 4
@@ -293,8 +293,8 @@ def encode_units(
     """Write rows (m, d) as unit vectors in grid units to out (m, p), and their norms to (m, 1).
 
     Each row is clipped to the unit ball, ``constant`` is appended where p = d + 1 (and the row divided by
-    √(1 + constant²)), and its mean is shrunk by ``mean_weight``. Rows that are no numbers are marked in ``null`` (m,);
-    null records become zero.
+    √(1 + constant²)), and its mean is shrunk by ``mean_weight``. Rows with a value that is not a number are marked in
+    ``null`` (m,); null records become zero.
     """
     d, width = features.shape[1], out.shape[1]
     row, ones = np.empty(width), np.ones(width)

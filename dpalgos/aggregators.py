@@ -17,7 +17,7 @@ Made = TypeVar("Made", bound=Artefact)
 
 
 class Aggregator(ABC, Generic[Released, Made]):
-    """Make one artefact of releases, with public weights; costs nothing."""
+    """Make one artefact of releases, with public weights; no privacy cost."""
 
     source: ClassVar[str]
     """Paper and algorithm."""
@@ -48,7 +48,7 @@ class BasisAggregator(Aggregator[Projection, Projection]):
 class ProjectorMean(BasisAggregator):
     """The top k eigenvectors of Σ wᵢ ÛᵢÛᵢᵀ, the subspace nearest to the parties' on (weighted) average.
 
-    ÛÛᵀ does not change when eigenvectors change sign or turn within their span. Post-processing: costs nothing.
+    ÛÛᵀ does not change when eigenvectors change sign or turn within their span. Post-processing, without privacy cost.
     """
 
     source: ClassVar[str] = "Fan, Wang, Wang, Zhu, Annals of Statistics 47 (2019), Algorithm 1, weighted"
@@ -64,7 +64,7 @@ class ProjectorMean(BasisAggregator):
 class Procrustes(BasisAggregator):
     """Turn each basis onto that of the party with the largest weight, average, and orthonormalise.
 
-    The turn is the orthogonal matrix that brings the bases nearest. Post-processing: costs nothing.
+    The turn is the orthogonal matrix that brings the bases nearest. Post-processing, without privacy cost.
     """
 
     source: ClassVar[str] = "Charisopoulos, Benson, Damle, SIAM J. Math. Data Sci. 3 (2021), Algorithm 1, weighted"
@@ -85,7 +85,7 @@ class Procrustes(BasisAggregator):
 class SumOfCovariances(BasisAggregator):
     """The top k eigenvectors of Σ wᵢ Ûᵢ Λᵢ Ûᵢᵀ, the sum of the parties' released covariances.
 
-    Of each released covariance only the k directions of its basis are known. Post-processing: costs nothing.
+    Of each released covariance only the k directions of its basis are known. Post-processing, without privacy cost.
     """
 
     source: ClassVar[str] = "the released covariances added up"
@@ -109,7 +109,7 @@ def mean_of(arrays: Sequence[Floats], weights: Floats) -> Floats:
 class WeightedMean(Aggregator[LinearModel, LinearModel]):
     """Σ wᵢ βᵢ of released models, with public weights wᵢ = nᵢ/Σn.
 
-    Post-processing: costs nothing.
+    Post-processing, without privacy cost.
     """
 
     source: ClassVar[str] = "Wang et al. 2024, Algorithm 1, without its second division by N"

@@ -53,7 +53,8 @@ class Work:
     operations : float
         Floating-point operations of matrix products.
     small_operations : float
-        Numbers that go through element-wise functions (exponentials, clipping, rounding) besides each row's encoding.
+        Numbers that go through element-wise functions (exponentials, clipping, rounding) in addition to each row's
+        encoding.
     kept : int
         Bytes that are kept between the passes; of rows that do not fit, some are read from disk at every pass.
     held : int
@@ -486,7 +487,7 @@ def admission(cls: type[Algorithm]) -> str:
 
 
 def require_people(*classes: type[Algorithm]) -> None:
-    """Raise where a class takes no people: for whoever plans on an account of people, whatever rows they have.
+    """Raise where a class takes no people: called for every plan on an account of people, whatever rows they have.
 
     Parameters
     ----------

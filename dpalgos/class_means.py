@@ -141,7 +141,7 @@ class ClassMeans:
         The nearest of the shrunk means has the largest score. (To subtract the noise's part from ‖M_c‖² and to leave
         M_c as it is would make rows of all classes nearest to the classes with the most noise, which are the rare
         ones.) Where no difference is seen, or every τ² is 0, the weights are 0 and the scores are the shares of the
-        noisy counts: all rows are of the class with the largest.
+        noisy counts: all rows get the class with the largest.
         """
         kept = self.kept(constants)
         if not kept.any():

@@ -153,7 +153,7 @@ class LearntColumns(Bounded, ColumnMap):
     """Functions of a table's columns, by one release of ``column-histograms`` or by several together, or by none.
 
     Several are combined at the coarsest of their bins by their covariance (:func:`dpalgos.histograms.combined`).
-    Post-processing: costs nothing.
+    Post-processing, without privacy cost.
 
     Parameters
     ----------
@@ -297,7 +297,7 @@ def how_summed(moments: SecondMoments, setting: Setting) -> HowSummed:
 class PrincipalColumns(Bounded, ColumnMap):
     """Scores along the leading principal components of one release of ``second-moments``.
 
-    Post-processing: costs nothing, whatever the number of components.
+    Post-processing, without privacy cost for any number of components.
 
     Parameters
     ----------

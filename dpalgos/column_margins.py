@@ -1,8 +1,8 @@
 """Bars, quartiles, means, shares and counts from noisy histograms, each with a 95 % margin, or nothing.
 
 All is post-processing: margins, and whether something was measured, follow from the noise's public deviation σ and from
-noisy counts alone. They are of this data's own value (the drawing of rows is not in them), each by itself and not all
-at once. All deviations are those that are stated and half a row in 1.96 more, for rounding.
+noisy counts alone. They hold for the value of these data (they exclude the sampling of rows), each individually and not
+all at once. All deviations are those that are stated and half a row in 1.96 more, for rounding.
 
 *Counts*: ± 1.96 σ. *Shares and means* are ratios of two sums with Gaussian noise, p and q: those r in [0, 1] are not
 refuted for which |p − r q| is at most 1.96 times its deviation, which lie between the roots of a quadratic (Fieller
@@ -17,9 +17,9 @@ made so hold those that are only cut, so that they hold at least as often.
 was chosen, lies between −σ Σ z⁻ and σ Σ z⁺, so ± b σ holds, b the 97.5 % point of Σ z⁺ over all M (:func:`_of_any`):
 1.96 of one value, 0.40 M + 1.14 √M of many.
 
-*Means* are of cells clipped to their range: from their own sums, or, where these are not there, from the middles of
-bins, half a bin's width more on both sides. On another scale than that of the bins (the arithmetic mean of a column
-that is counted on a logarithmic scale) they are between the means of the bins' lower and of their upper edges.
+*Means* use cells clipped to their range: they come from the cells' sums or, without sums, from the middles of bins,
+half a bin's width more on both sides. On another scale than that of the bins (the arithmetic mean of a column that is
+counted on a logarithmic scale) they are between the means of the bins' lower and of their upper edges.
 
 *Quartiles.* Let S_i be the running sums of a column (i = 1 … T), N = S_T and D_i = S_i − p N. The value of rank ⌈p N⌉
 lies in bin b, where D_{b−1} < 0 ≤ D_b. With deviations s_i of D_i, all bins from the first with D_i + 1.96 s_i ≥ 0 to
@@ -71,7 +71,7 @@ class Margins:
     values, low, high : array
         Of one shape; −∞ and ∞ where a margin is open to that side.
     measured : array of bool
-        Whether anything is said; elsewhere a value is no better than another.
+        Whether a value is reported; elsewhere all values are equally good.
     width : float
         What of the margins, on each side, is the width of bins and not noise.
     """
@@ -235,7 +235,7 @@ def missing_shares(counts: ColumnCounts) -> Margins:
 
 
 def shares_of_counts(counts: Floats, deviation: float) -> Margins:
-    """Return what share each of some counts is of all of them: of classes, or of a category's values.
+    """Return each count's share of their sum: for classes, or for a category's values.
 
     Parameters
     ----------

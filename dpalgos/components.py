@@ -4,7 +4,7 @@ All is post-processing of :class:`~dpalgos.evaluators.second_moments.SecondMomen
 (w, w), Ã = A + E is released. E has independent Gaussian entries of standard deviation σ off the diagonal and √2 σ on
 it, so that its distribution does not change under rotations. λ̃ᵢ and ṽᵢ are eigenvalues and eigenvectors of Ã.
 
-*Noisy eigenvalues are no variances.* ṽ leans towards the noise, so that λ̃ = ṽᵀAṽ + ṽᵀEṽ is larger than ṽᵀAṽ, the
+*Noisy eigenvalues are not variances.* ṽ leans towards the noise, so that λ̃ = ṽᵀAṽ + ṽᵀEṽ is larger than ṽᵀAṽ, the
 variance along the released direction. For one eigenvalue λ of A above σ√w and nothing else, λ̃ → λ + wσ²/λ and
 ṽᵀAṽ → λ − wσ²/λ. With more of a spectrum the other eigenvalues count as well (Ledoit & Péché 2011; Bun, Bouchaud,
 Potters 2017, for additive noise):

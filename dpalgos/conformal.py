@@ -279,7 +279,7 @@ def require_coverage(coverage: float) -> float:
     Raises
     ------
     ParameterError
-        If the coverage is no number between 0.5 and 1.
+        If the coverage is not a number between 0.5 and 1.
     """
     if not 0.5 <= coverage < 1.0:
         raise ParameterError(f"coverage is {coverage}; give a number from 0.5 to below 1, such as 0.9")

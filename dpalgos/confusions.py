@@ -5,13 +5,13 @@ without any row, with noise of deviation sigma, the largest is about 3.2 sigma, 
 would hold the exact count almost never. So margins are *simultaneous*: with 95 % every one of them holds its number,
 and then those of the numbers that are shown do, however these were chosen.
 
-*Confusions* are counts of the held-out rows. The noises of the K (K - 1) cells beside the diagonal are independent and
+*Confusions* are counts of the held-out rows. The noises of the K (K - 1) cells off the diagonal are independent and
 have one law: with c the 95 % point of the largest of their absolute values, which is simulated, count ± c holds the
 exact count of each of these cells at once with 95 %. A cell is shown where its lower end is above 0: with 97.5 % none
 without rows is, and of those that are not shown the largest upper end says how many rows each has at most.
 
-*Recalls* are of the population from which the rows are drawn: the margins of :mod:`dpalgos.margins`, by the noise and
-the drawing of rows together, at 0.05/K instead of 0.05 (Bonferroni), so that with 95 % all K hold.
+*Recalls* describe the population from which the rows are drawn: the margins of :mod:`dpalgos.margins`, for noise and
+sampling of rows together, at 0.05/K instead of 0.05 (Bonferroni), so that with 95 % all K hold.
 """
 
 from __future__ import annotations

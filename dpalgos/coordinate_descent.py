@@ -91,8 +91,8 @@ def minimise_hinge(features: Floats, y: Floats, cost: float, gap: float, order: 
     """Return w with ½‖w‖² + C Σ max(0, 1 − y w·z) within ``gap`` of the minimum, certified.
 
     Dual coordinate descent (Hsieh et al. 2008): the dual without equality constraint, min ½ αᵀQα − Σα over
-    0 ≤ α ≤ C, one variable at a time in random order, w = Σ α y z kept beside. An outer pass computes w and all
-    gradients anew; an inner loop works on the rows off their bounds and on those about to leave them. A large C is
+    0 ≤ α ≤ C, one variable at a time in random order, with w = Σ α y z kept up to date. An outer pass computes w and
+    all gradients again; an inner loop works on the rows off their bounds and on those about to leave them. A large C is
     reached by tenfold steps, each from the α before times ten: variables that belong at the bound stay there, where
     steps of the size of a gradient would take C of them.
 

@@ -1,8 +1,8 @@
 """Effects of columns: a model's scores along each column, the other columns at a reference.
 
-From weights, declarations and released counts alone: the rows that are scored are made up of parts of ranges, declared
-values and released medians, and nothing is measured on anybody's rows, so this is post-processing and costs nothing.
-Whatever the map is, its scores there are evaluated, not simulated: of Fourier features too they are the curve itself.
+From weights, declarations and released counts alone: the scored rows are synthetic: parts of ranges, declared values
+and released medians. No private row is read, so this is post-processing without privacy cost. Whatever the map is, its
+scores there are evaluated, not simulated: of Fourier features too they are the curve itself.
 
 *The reference* is a made-up row: where columns were counted, each number at its released median and each category at
 its most frequent value by the noisy counts; where nothing was counted, numbers at the middle of their declared range
@@ -95,7 +95,7 @@ def reference_shares(columns: Sequence[Column], counts: ColumnCounts | None) -> 
     Raises
     ------
     ParameterError
-        If the counts are of other columns.
+        If the counts belong to other columns.
     """
     if counts is None:
         return [0.5 if column.is_number else 0.0 for column in columns]
@@ -123,7 +123,7 @@ def reference_row(columns: Sequence[Column], missing: Floats, counts: ColumnCoun
     Raises
     ------
     ParameterError
-        If the counts are of other columns, or columns reach beyond the features.
+        If the counts belong to other columns, or columns reach beyond the features.
     """
     row = missing.copy()
     last = max((place for column in columns for place in column.features), default=-1)

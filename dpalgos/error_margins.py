@@ -42,8 +42,8 @@ drawing rows at that quantile. The margin goes from the lower edge of the first 
 edge of the last one: it contains the width of bins (:mod:`dpalgos.column_margins` has the proof).
 
 *Why the mean absolute error counts errors up to B.* One row with an error of the whole range R changes the mean by R/m
-of m rows, so whoever cannot tell such a row from none, as differential privacy demands, has a margin of that order:
-of whole errors none that holds can be independent of the declared range. Up to B it is, and B is named.
+of m rows, and differential privacy must hide such a row, so every valid margin has at least that order. For unbounded
+errors, no valid margin is independent of the declared range. Up to B it is, and B is named.
 
 *Several margins hold each by itself.*
 
@@ -104,7 +104,7 @@ class ErrorCounts:
     covariance : array (T, T)
         Of the noise of one line's running sums; the two lines' noises are independent.
     total : float
-        Count of rows that are no null records, noisy, with noise of its own.
+        Count of rows that are not null records, noisy, with noise of its own.
     total_deviation : float
         Of the noise of ``total``.
     bound, centre : float

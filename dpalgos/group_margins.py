@@ -1,8 +1,8 @@
 r"""Rates of a small part of the held-out rows, with 95 % margins among those that are shown, and their differences.
 
 *Why not the margins of all rows.* A margin that holds in 95 % of runs may hold in far fewer of those runs in which it
-is printed. Of a group whose class has few rows beside the noise most margins reach from 0 to 1. If these are not
-printed, the printed ones are mostly those that the noise has misled: of no rows at all 64 % hold, of 60 rows under
+is printed. In a group whose class has few rows compared with the noise, most margins reach from 0 to 1. If these are
+not printed, the printed ones are mostly those that the noise has misled: of no rows at all 64 % hold, of 60 rows under
 noise of standard deviation 15 some 93 % (a recall of 1/2). One such number was a recall of 0.352 (0.021 to 0.641),
 which was 0.
 
@@ -309,8 +309,8 @@ def rates_of_noisy_group(counts: Floats, deviation: float, noise: Noise, classes
     exceeds :data:`SHOWN_FROM` standard deviations of its noise, and its margin holds in 95 % of the runs in which it is
     shown. So a margin may reach from 0 to 1. The balanced accuracy's margin has the means of the
     ends of recalls' margins that hold all at once.
-    ``rows`` is the noisy number of rows, which may be negative; its margin, ``rows_low`` and ``rows_high``, is by the
-    noise alone, and the lower end is never below 0. ``predicted_<class>`` is of the rows themselves.
+    ``rows`` is the noisy number of rows, which may be negative; its margin, ``rows_low`` and ``rows_high``, covers the
+    noise alone, and the lower end is never below 0. ``predicted_<class>`` describes these rows, not the population.
 
     Parameters
     ----------

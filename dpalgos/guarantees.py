@@ -117,7 +117,7 @@ class ApproximateDP(Bounded):
 class SlackGaussian(Bounded):
     """Gaussian differential privacy with slack: a post-processing of whatever tells all with probability ``slack``.
 
-    For neighbours the output is no easier to tell apart than a pair that reveals which one it is with probability
+    The output distinguishes neighbours no better than a pair that reveals which one it is with probability
     ``slack``, and is ``mu``-Gaussian-DP otherwise (:mod:`dpalgos.accounting.composition`). It composes like a
     (0, slack)-DP and a mu-Gaussian-DP release, but one release is not two: nothing is said of groups.
     """

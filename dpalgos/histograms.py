@@ -15,7 +15,7 @@ with a covariance V_i of its own, running sums or plain counts added up, and all
 exact for Gaussian noise and without bias. Where V_i = σ_i² V these are the weights 1/σ_i², as they are for single
 counts and sums.
 
-*What is left out.* The public number of rows as one more equation: null records are among these rows, and a few of them
+*Not used.* The public number of rows as one more equation: null records are among these rows, and a few of them
 hide in the noise.
 """
 

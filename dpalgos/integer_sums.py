@@ -331,19 +331,19 @@ class ClassSums:
     A row of class c adds (x̃, ã) to block c: x̃ encoded with ‖x̃‖ ≤ R (:func:`encode_rows`), ã a public constant. One
     record moves the vector in l2 by at most
 
-    - ‖x̃ − z̃‖ ≤ 2R, where both rows are of one class (their constants cancel; attained by antipodal rows),
-    - √(‖x̃‖² + ‖z̃‖² + 2ã²) ≤ √(2 (R² + ã²)), where they are of two classes,
+    - ‖x̃ − z̃‖ ≤ 2R, where both rows have one class (their constants cancel; attained by antipodal rows),
+    - √(‖x̃‖² + ‖z̃‖² + 2ã²) ≤ √(2 (R² + ã²)), where they have two classes,
     - √(R² + ã²), where one of them is null and adds nothing.
 
     Under ``replace-one`` the largest of the three, which is 2R for every ã ≤ R: the counts are free. Under
     ``replace-special`` the last. (√2 R, which holds for rows of different classes, is not enough for replace-one.)
 
-    *Bare*, it is the counts alone, with R = 0: one record moves them by √2 ã at most, or by ã beside a null one.
+    *Bare*, it is the counts alone, with R = 0: one record moves them by √2 ã at most, or by ã next to a null one.
 
     *People.* Of a person's k rows each adds (x̃, c) with c = ⌊ã/k⌋ and ‖x̃‖ ≤ R c/ã. That is the part c/ã of what a
     single row may add, (x̃ ã/c, ã), and k c/ã ≤ 1: the sum is in the convex hull of zero and of those, whose diameter
-    is the largest of the three again (:func:`~dpalgos.integer_sums.row_weights`). With features up to R/k
-    beside a smaller c it would not be. Where ã = 0, ‖x̃‖ ≤ R/k.
+    is the largest of the three again (:func:`~dpalgos.integer_sums.row_weights`). With features up to R/k and a smaller
+    c it would not be. Where ã = 0, ‖x̃‖ ≤ R/k.
 
     Parameters
     ----------

@@ -73,7 +73,7 @@ class KeyStream:
     Parameters
     ----------
     key : bytes
-        32 bytes, used for nothing else.
+        32 bytes, used only here.
     """
 
     __slots__ = ("_encryptor", "_lock")
@@ -117,8 +117,8 @@ class KeyedNoise:
     Parameters
     ----------
     secret : bytes
-        The party's own secret, 32 bytes from a cryptographic generator. Shared by nobody: whoever knows it can
-        subtract the noise.
+        The party's own secret, 32 bytes from a cryptographic generator. Never shared: anyone who knows it can subtract
+        the noise.
     identity : str
         The release's identity.
 

@@ -23,10 +23,10 @@ BALANCED = "balanced"
 class LinearTask(Bounded):
     """The learning task behind a linear trainer: classes (two or more), or numeric labels where ``classes`` is 1.
 
-    Total: rows that are no numbers, or whose label is none of the task, are null records; numeric labels are clipped to
-    their range. A null record is a zero row, the constant feature included, with target 0: the gradient of its loss is
-    slope ⊗ 0 and its outer product with anything is 0, so it contributes nothing to any sum, and nothing but a constant
-    to a risk, whose mean is over n rows all the same.
+    Total: rows with values that are not numbers, or with a label outside the task, are null records; numeric labels are
+    clipped to their range. A null record is a zero row, the constant feature included, with target 0: the gradient of
+    its loss is slope ⊗ 0 and its outer product with anything is 0, so it contributes nothing to any sum, and nothing
+    but a constant to a risk, whose mean is over n rows all the same.
 
     Parameters
     ----------

@@ -2,7 +2,7 @@
 
 Let X = C + Z be released, C the exact counts of the held-out rows and Z the noise. Counts that the release leaves
 possible are drawn as X - Z', Z' distributed as Z, by a generator with a public seed: the margins are post-processing of
-the release, cost nothing, and are the same for whoever computes them again. Nothing of the release's own noise is used.
+the release, have no privacy cost, and are the same in every repetition. Nothing of the release's own noise is used.
 
 For a ratio A / (A + B) of sums of counts the 2.5 % and 97.5 % quantiles of the draws are the limits of Fieller's
 interval, with the exact distribution of the noise for the normal one: with a = A - Z'_A and b = B - Z'_B cut at zero,
@@ -10,7 +10,7 @@ a / (a + b) <= t exactly where (1 - t) (A - Z'_A) <= t (B - Z'_B), so that the s
 "the ratio is t". Draws with a = b = 0 may be any ratio, and count as 0 for the lower and as 1 for the upper limit; the
 interval covers with at least 95 %, whatever the denominator, where the noise is all there is.
 
-The held-out rows are themselves drawn, and the margins are of the number in the population they are drawn from: each
+The held-out rows are a sample, and the margins hold for the number in the population: each
 drawn pair (a, b) becomes a drawn probability, Beta(a, b + 1) for the lower and Beta(a + 1, b) for the upper limit
 (Clopper and Pearson). Counts are whole, so that these limits hold in 98 of 100 runs where counts are few, and are a
 third wider than they must be. A quarter of the draws are therefore of the other side's distribution; half of them would
@@ -181,7 +181,7 @@ _MOST_CLASSES = 30
 
 
 def simulated(algorithm: NoisySums, setting: Setting) -> Noise:
-    """Return the noise of released sums, drawn anew from its distribution: that of all the parties, the most."""
+    """Return simulated noise of released sums, from its distribution: that of all the parties, the most."""
     scale = setting.noise_factor / algorithm.units(setting)
     drawn = algorithm.simulated(setting)
     return lambda random, shape: scale * drawn(random, shape)

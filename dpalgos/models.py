@@ -134,7 +134,7 @@ class Projection(ArrayFields):
     Parameters
     ----------
     basis : array (d, k)
-        Columns orthonormal unless the algorithm says otherwise.
+        Orthonormal columns, unless the algorithm states another property.
     spectrum : array (k,) or (d,)
         The (noisy) eigenvalues behind the choice, empty where there are none.
     """
@@ -305,7 +305,7 @@ def _bounded(name: str, array: Array) -> Array:
 
 
 def require_planned(kind: str, arrays: Mapping[str, Array], planned: Artefact) -> Any:
-    """Return the artefact of arrays that come from elsewhere, if it is of the planned kind, types and shapes.
+    """Return the artefact of arrays that come from elsewhere, if it has the planned kind, types and shapes.
 
     Parameters
     ----------

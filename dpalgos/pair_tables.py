@@ -25,12 +25,12 @@ rows from independent columns adds (R − 1)(C − 1) on average, which Bergsma'
 R̃ = R − (R − 1)²/(n − 1), C̃ alike. Rows and columns so rare that their mean cell is within one deviation of the noise
 are put together beforehand, for their E would be noise.
 
-*The margin of V* is of the population: of noise and of drawing n rows. Tables p_s = p₀ + s (p₁ − p₀) lie on the line
-from independence p₀ to the released table p₁, negative cells cut to 0, and beyond. For each s, tables of n rows are
-drawn from p_s, noise of the released covariance is added, and φ² is computed as above. The margin holds the V of those
-s whose drawn φ² has the released φ² between its 2.5 % and 97.5 % points. So it begins at 0 exactly where the released
-φ² is not above the 97.5 % point of independent columns with these margins: columns that are drawn independently have a
-margin that holds 0 in 97.5 % of all releases.
+*The margin of V* holds for the population: it covers noise and sampling of n rows. Tables p_s = p₀ + s (p₁ − p₀) lie on
+the line from independence p₀ to the released table p₁, negative cells cut to 0, and beyond. For each s, tables of n
+rows are drawn from p_s, noise of the released covariance is added, and φ² is computed as above. The margin holds the V
+of those s whose drawn φ² has the released φ² between its 2.5 % and 97.5 % points. So it begins at 0 exactly where the
+released φ² is not above the 97.5 % point of independent columns with these margins: columns that are drawn
+independently have a margin that holds 0 in 97.5 % of all releases.
 
 References
 ----------

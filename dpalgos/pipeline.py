@@ -1,7 +1,7 @@
 """Transformers of ours inside a model's scikit-learn pipeline: clipping to the ball, and maps that scikit-learn lacks.
 
-Stored models name these classes by their path, so this module and its names stay where they are; what cannot be loaded
-any more could not be mended by whoever holds the model.
+Stored models name these classes by their path, so this module and its names stay where they are; a holder of the model
+could not repair a file that no longer loads.
 """
 
 from dataclasses import asdict

@@ -37,7 +37,7 @@ _account = _Account()
 
 
 class Reserved:
-    """A reservation, given back when nobody refers to it any more."""
+    """A reservation, released with the last reference to it."""
 
     __slots__ = ("__weakref__",)
 
@@ -56,8 +56,8 @@ def reserve(size: int) -> Reserved | None:
 def reserve_some(size: int, most: int, share: float) -> tuple[Reserved | None, int]:
     """Reserve bytes for some of ``most`` rows of ``size`` bytes each; return the reservation and the number of rows.
 
-    Theirs is half of what is free, times ``share``, in whole rows: whoever comes next finds as much again. Without room
-    for a row there is no reservation.
+    Theirs is half of what is free, times ``share``, in whole rows: the next reservation finds as much again. Without
+    room for a row there is no reservation.
     """
     with _account.changed:
         rows = min(most, int(_SHARE_OF_FREE * _account.free() * share) // size)
@@ -88,9 +88,9 @@ def _give_back(size: int) -> None:
 
 @contextmanager
 def claim(size: int) -> Iterator[None]:
-    """Hold ``size`` bytes for rows that must be in memory; wait until they fit beside what else is claimed.
+    """Hold ``size`` bytes for rows that must be in memory; wait until they fit next to all other claims.
 
-    Whoever is alone goes ahead whatever the size: that it fits at all is for the caller to check before. What is kept
+    A claim without others is granted whatever its size: the caller checks beforehand that it fits at all. What is kept
     by reservation is not waited for, since it ends when it is forgotten and not at a point of the program: it may come
     on top, but nothing more is kept meanwhile. A claim within a claim may wait forever.
     """
@@ -109,7 +109,7 @@ def claim(size: int) -> Iterator[None]:
 
 
 def memory_limit() -> int:
-    """Return how many bytes may be reserved at once; a quarter of the machine's where nobody said."""
+    """Return how many bytes may be reserved at once; a quarter of the machine's memory by default."""
     return _account.limit
 
 

@@ -1,6 +1,6 @@
 """Rows as algorithms read them, made safe, the source of their noise, and sums over blocks of rows.
 
-*The null record.* A record is null where its label is no label of the task, or a feature is not a finite number
+*The null record.* A record is null where its label is outside the task, or a feature is not a finite number
 (:func:`null_records`). It stands for a row that may not be used: one a schema rejects on private data, or the row that
 is missing in a neighbouring data set under ``replace-special``. It is counted in n, which is public, and contributes
 nothing else: :func:`sanitise` gives it zero features and the label :data:`NULL_LABEL`, and every algorithm leaves it
@@ -19,8 +19,8 @@ and let g range over a set G for real rows. Then one record moves f by at most
 
 So a guarantee under replace-one whose supremum includes null holds under replace-special, and one under
 replace-special holds for a replaced row as a group of two (x to null to z), which is the conversion that
-:func:`dpalgos.accounting.costs.losses_under` makes. A supremum over real rows alone proves neither: a sum of constant
-features moves by 0 where a row is replaced and by 1 where it becomes null.
+:func:`dpalgos.accounting.costs.losses_under` makes. A supremum over real rows alone proves neither: replacing a row
+moves a sum of constant features by 0, and making the row null moves it by 1.
 
 References
 ----------
@@ -74,7 +74,7 @@ class Rows(Protocol):
     def count(self) -> int:
         """Number of records, null ones included; public under every relation.
 
-        Rows, or people where the unit is a person: then there may be more rows or fewer, and nobody says how many.
+        Rows, or people where the unit is a person: then the number of rows is not published.
         """
 
     @property
@@ -91,8 +91,8 @@ class Rows(Protocol):
     def whose(self) -> Shares | None:
         """Return each row's place among the party's records, in the order of the blocks; None: each is a record.
 
-        Of people: from 0 to below :attr:`count`, in the order of the roster. Neighbours share it, and a person's place
-        is the same whatever rows anybody has, so that a rule by places divides people alike in both.
+        Of people: from 0 to below :attr:`count`, in the order of the roster. Neighbours share it. A person's place does
+        not depend on any rows, so that a rule by places divides people alike in both.
         """
 
     def fingerprint(self) -> NDArray[np.uint8]:
@@ -100,7 +100,7 @@ class Rows(Protocol):
 
 
 def squared_norms(features: Floats) -> Floats:
-    """Return each row's squared l2 norm, (m,), with the bits that it has at any place and beside any others.
+    """Return each row's squared l2 norm, (m,), with bits that do not depend on its place or on the other rows.
 
     NumPy adds up the squares of all rows in stretches of its buffer's size: in wider rows, where these begin depends on
     how many rows are before. It adds up column after column where these are what lies side by side in memory, and no
@@ -152,7 +152,7 @@ def unit_rows(features: Floats) -> Floats:
 
 
 def row_products(features: Features, matrix: Floats) -> Floats:
-    """Return ``features @ matrix``, each row with the bits that it has at any place and beside any others.
+    """Return ``features @ matrix``, each row with bits that do not depend on its place or on the other rows.
 
     A library forms a product of another shape in another order, so that a row alone has other last bits than in a
     block, and others at a block's end. Here every call has one shape, that of some hundred rows of this width, filled
@@ -177,7 +177,7 @@ def row_products(features: Features, matrix: Floats) -> Floats:
 
 
 def null_labels(labels: Array, classes: int) -> NDArray[np.bool_]:
-    """Return which labels are none of the task: not one of 0 … classes − 1, or NaN where ``classes`` is 1; (m,)."""
+    """Return which labels are outside the task: not one of 0 … classes − 1, or NaN where ``classes`` is 1; (m,)."""
     numbers = np.asarray(labels, dtype=np.float64)
     if classes <= 1:
         return np.isnan(numbers)
@@ -187,7 +187,7 @@ def null_labels(labels: Array, classes: int) -> NDArray[np.bool_]:
 def null_records(features: Features, labels: Array, classes: int) -> NDArray[np.bool_]:
     """Return which rows of a block are null records, (m,).
 
-    A row is null where a feature is not a finite number, or its label is none of the task (:func:`null_labels`).
+    A row is null where a feature is not a finite number, or its label is outside the task (:func:`null_labels`).
 
     Parameters
     ----------
@@ -226,7 +226,7 @@ def sanitise(features: Features, labels: Array, classes: int) -> tuple[Floats, I
 class ArrayRows:
     """Rows held in memory: features (n, d), labels (n,); of people, shares (n,) too and how many people they are.
 
-    ``places`` (n,) says whose each row is, for whoever divides people (:meth:`Rows.whose`).
+    ``places`` (n,) gives each row's person, for algorithms that divide people (:meth:`Rows.whose`).
     """
 
     features: Floats
@@ -324,7 +324,7 @@ def _through(maps: Sequence[RowMap], features: Features) -> Features:
 
 
 class MappedRows:
-    """A party's rows seen through maps, in turn: what algorithms meet of artefacts that somebody else has made.
+    """A party's rows seen through a sequence of maps, which come from other artefacts.
 
     Total in the maps: whatever their numbers are, a block has ``dimension`` features and no warning is given. Where the
     maps do not fit together, or do not give so many features, which no row decides, all rows are null records.
@@ -533,7 +533,7 @@ class SpreadRows:
     ---------
     Contributions are sums over rows of whole numbers, in int64, so those of the parts add up to the whole party's, bit
     for bit, in whatever order and wherever they are formed (tests/dpalgos/test_spreading.py). What leaves a worker is
-    an exact sum of private rows: it may go to whoever may read the rows anyway, and to nobody else.
+    an exact sum of private rows: only a process that may read the rows may receive it.
 
     Attributes
     ----------

@@ -12,15 +12,15 @@ these m = H s + noise by least squares, which is exact for Gaussian noise and wi
 With half of mu^2 each and 32 bins, every count below a threshold then has 3.9/mu in place of 4.4/mu, every count above
 one 4.1/mu in place of 5.3/mu, and at the middle both have 1.8/mu.
 
-What is left out, and why. *The public number of rows* as one more equation would bring 5.3/mu to 4.6/mu without the
-matrix and 4.1/mu to 3.9/mu with it; but null records are among these rows, a few of them hide in the noise, and half
-of what is missing would be taken for rows of the rare class. *The matrix's own numbers* from the combined sums: the
-accuracy's noise would fall from 2.8/mu to 2.5/mu, and the law of the matrix would be another one with and without
-these sums. *More than two classes*: the matrix says only how many rows a class has, and the noises of the classes'
-curves would depend on each other.
+Information that is not used, and why. *The public number of rows* as one more equation would bring 5.3/mu to 4.6/mu
+without the matrix and 4.1/mu to 3.9/mu with it; but null records are among these rows, a few of them hide in the noise,
+and half of what is missing would be taken for rows of the rare class. *The matrix's own numbers* from the combined
+sums: the accuracy's noise would fall from 2.8/mu to 2.5/mu, and the law of the matrix would be another one with and
+without these sums. *More than two classes*: the matrix says only how many rows a class has, and the noises of the
+classes' curves would depend on each other.
 
 *Margins at all thresholds at once.* At one threshold a share a/(a + b) of counts with noise has the margin of
-:mod:`dpalgos.margins`: quantiles of the share when the noise is drawn anew and taken away and the rows are drawn anew,
+:mod:`dpalgos.margins`: quantiles of the share when new noise is subtracted and the rows are resampled,
 at the probabilities Phi(-c) and Phi(c). For one threshold c would be 1.96. That c is taken which the largest of the
 standardised deviations (1 - p) da - p db over all thresholds exceeds with a probability of 5 %: they are simulated
 together, as Gaussians with the covariance of noise and drawing at the counts that were found, bent to rise. To rank
@@ -285,8 +285,8 @@ def platt(scores: ScoreSums) -> Calibration:
     """Fit a logistic curve to noisy sums of squashed scores, rows of the first class and of the second.
 
     The logistic risk sum n log(1 + exp(m)) - p m, for the margin m = slope * score + offset, of n rows in a bin and p
-    of the second class, is convex where n is not negative: counts are those of the sums bent to rise. Platt's one row
-    more of either class makes nobody certain.
+    of the second class, is convex where n is not negative: counts are those of the sums bent to rise. Platt's
+    additional row of either class keeps every probability away from 0 and 1.
 
     Parameters
     ----------
@@ -432,7 +432,7 @@ def _band(low: Floats, high: Floats, farthest: float) -> tuple[Floats, Floats]:
 def operating_points(scores: ScoreSums) -> tuple[dict[str, Floats], dict[str, tuple[Floats, Floats]]]:
     """Return recall, precision, F1 and balanced accuracy at each inner edge of the bins, and their 95 % margins.
 
-    ``other_recall`` and ``other_precision`` are of the first class, which is predicted up to the edge.
+    ``other_recall`` and ``other_precision`` describe the first class, which is predicted up to the edge.
 
     Each number's margins hold for all thresholds at once, so that they hold at one that is chosen by the same sums.
     They are simulated as in :mod:`dpalgos.margins`, the drawing of the rows included.

@@ -135,7 +135,7 @@ def reference_rows(
     Raises
     ------
     ParameterError
-        If the counts are of other columns.
+        If the counts belong to other columns.
     """
     columns = [column for player in players for column in player.columns]
     numbers = tuple(column for column in columns if column.is_number)

@@ -1,7 +1,7 @@
 """Words that readers did not understand or misread: none is on a page, in a message or in a public docstring.
 
 The pages are read without code, the messages are those of ``tests/templates.txt``, and the docstrings are those of the
-package ``unitball``. An exception has a reason.
+packages in ``PACKAGES``. An exception has a reason.
 """
 
 from __future__ import annotations
@@ -56,6 +56,9 @@ EXCEPTIONS = {
 }
 """Pairs of a page (or ``messages``, ``docstrings``) and a text that may stay there, with the reason."""
 
+PACKAGES = ("dpalgos", "unitball")
+"""Packages whose public modules, classes and functions are read."""
+
 _CODE = re.compile(r"^```.*?^```|^ {4}[^\n]*$|`[^`\n]*`|\]\([^)\n]*\)|<!--.*?-->|<[^>\n]*>", re.M | re.S)
 
 
@@ -69,7 +72,7 @@ def _found(text: str) -> list[str]:
 
 
 def _docstrings() -> Iterator[str]:
-    for path in sorted((REPOSITORY / "unitball").glob("*.py")):
+    for path in sorted(path for package in PACKAGES for path in (REPOSITORY / package).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, _DOCUMENTED) and not getattr(node, "name", "").startswith("_"):
                 yield re.sub(r"``[^`]*``|:\w+:`[^`]*`", "", ast.get_docstring(node) or "")

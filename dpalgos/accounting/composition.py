@@ -21,7 +21,7 @@ against N(0, 1). If
 
     ``H_t <= s + (1 - s) G_t`` for all t > 0, in both orders of the pair,
 
-then the plan is, towards whoever sees its outputs, no easier to tell apart than the pair that reveals everything with
+then the plan's outputs distinguish neighbours no better than the pair that reveals everything with
 probability s and is mu-Gaussian-DP otherwise. Proof: let that pair be ``P* = s [a] + (1 - s) N(mu, 1)`` and
 ``Q* = s [b] + (1 - s) N(0, 1)`` with points a, b that tell P* and Q* apart for certain. Its divergence is the
 right-hand side for each t > 0 (a contributes s, b nothing), so (P, Q) is a post-processing of (P*, Q*) (Blackwell's
@@ -41,11 +41,11 @@ their sum's: the sum of the rhos is the least rho with ``D_alpha <= alpha rho`` 
 
 What Poisson sampling of rows saves, under replace-special
 ----------------------------------------------------------
-At each step every record takes part with probability q, independently, and nobody learns which; the sum of those that
-do gets Gaussian noise of z times the largest norm of a record's part. A record that is null adds nothing whether it
-takes part or not. So, given what was released before and who else takes part, two data sets that differ in one record,
-null on one side, give N(0, z²I) on that side, and on the other (1 − q) N(0, z²I) + q N(v, z²I), ‖v‖ ≤ 1. Of these pairs
-the one with ‖v‖ = 1, in one dimension,
+At each step every record takes part with probability q, independently, and the selection stays secret. The sum of the
+selected records gets Gaussian noise of z times the largest norm of a record's part. A record that is null adds nothing
+whether it takes part or not. So, given what was released before and who else takes part, two data sets that differ in
+one record, null on one side, give N(0, z²I) on that side, and on the other (1 − q) N(0, z²I) + q N(v, z²I), ‖v‖ ≤ 1. Of
+these pairs the one with ‖v‖ = 1, in one dimension,
 
     ``P = (1 - q) N(0, z^2) + q N(1, z^2)  against  Q = N(0, z^2)``,
 
@@ -129,7 +129,7 @@ class LibraryProfile:
     distribution
         A ``dp_accounting`` privacy-loss distribution, pessimistic.
     lost : float
-        Charged to delta beside the distribution's own.
+        Charged to delta in addition to the distribution's own.
     reach : float
         An epsilon beyond which no finite loss lies, a Gaussian's farthest tail apart.
     """
@@ -393,7 +393,7 @@ def compose(losses: Sequence[Loss]) -> PrivacyProfile:
     Parameters
     ----------
     losses : sequence of Loss
-        None at all cost nothing; a :class:`~dpalgos.guarantees.NoGuarantee` among them makes epsilon infinite.
+        An empty sequence has epsilon 0. A :class:`~dpalgos.guarantees.NoGuarantee` among them makes epsilon infinite.
 
     Raises
     ------
@@ -414,7 +414,7 @@ _SAMPLED_RESOLUTION = 3e-3
 
 
 def gaussian_part(epsilon: float, delta: float, slack: float) -> float:
-    """Return the largest μ for which revealing everything with probability s, beside μ-GDP, is (ε, δ)-DP.
+    """Return the largest μ for which revealing everything with probability s, in addition to μ-GDP, is (ε, δ)-DP.
 
     ``s + (1 − s) δ_μ(ε) ≤ δ``; rounded down.
 
@@ -513,7 +513,7 @@ def least_mu(pure: Mapping[float, int], mu: float, slack: float) -> float:
     pure : mapping of float to int
         How often each epsilon occurs.
     mu : float
-        Of the Gaussian beside them; 0 for none.
+        Of the Gaussian that is added to them; 0 for none.
     slack : float
         s, in [0, 1). It is needed where a Gaussian is present (its tail shifted by the pure losses is above every
         Gaussian's with nearly the same mu far out) and may be tiny: the least mu is decided where H is large.
@@ -600,7 +600,7 @@ _DIGITS = 6
 
 
 def gaussian_mu(losses: Sequence[Loss]) -> float | None:
-    """Return mu of releases that together are mu-Gaussian-DP; None where one of them is of another type.
+    """Return mu of releases that together are mu-Gaussian-DP; None where one of them has another type.
 
     Raises
     ------
@@ -645,7 +645,7 @@ def trade_off(losses_by_party: Iterable[Sequence[Loss]], alphas: Sequence[float]
     Raises
     ------
     ParameterError
-        If an alpha is no probability, or something is not a loss type.
+        If an alpha is outside [0, 1], or a loss has an unknown type.
     """
     levels = np.asarray(alphas, dtype=np.float64)
     if not ((levels >= 0) & (levels <= 1)).all():

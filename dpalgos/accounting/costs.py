@@ -112,8 +112,8 @@ def losses_under(guarantee: Guarantee, neighbours: Neighbours) -> tuple[Loss, ..
     4 rho, and delta (1 + e^epsilon) delta (:func:`group_loss`).
 
     *The other way* nothing is converted. A guarantee under replace-one was proved for the records it was stated for; a
-    null record need not be one of them, and a sum of constant features shows the difference: it moves by 0 where a row
-    is replaced and by 1 where it becomes null.
+    null record need not be one of them, and a sum of constant features shows the difference: replacing a row moves it
+    by 0, and making the row null moves it by 1.
 
     Raises
     ------
@@ -540,7 +540,7 @@ class PlanCost:
         Raises
         ------
         ParameterError
-            For an unknown or missing key, an unknown loss type, or a quantity that is no number of at least 0.
+            For an unknown or missing key, an unknown loss type, or a quantity that is not a number of at least 0.
         """
         if data.keys() != _KEYS:
             raise ParameterError(f"a plan's cost has the keys {sorted(data)}; it must have exactly {sorted(_KEYS)}")
@@ -618,11 +618,11 @@ def price(
     over plans too (:mod:`dpalgos.accounting.spending`). Nothing of this is used for other losses.
 
     *Otherwise* a party's own cost is a bound for all of the person's rows if every release reads one party or all and
-    the parties' costs are equal: take the i-th of equal losses at each party. Together these releases are no easier to
-    tell apart than one release for k rows: for Gaussians ``sum a_p^2 <= k^2``, so for rho; pure epsilons add up to
-    ``k epsilon``; (epsilon, delta) to ``(k epsilon, delta sum g(a_p))`` with g convex, g(0) = 0, so
-    ``sum g(a_p) <= g(k)``. And where even that does not hold every party is charged the composition of all the plan's
-    releases, which needs no argument.
+    the parties' costs are equal: take the i-th of equal losses at each party. Together these releases distinguish the
+    data sets no better than one release for k rows: for Gaussians ``sum a_p^2 <= k^2``, so for rho; pure epsilons add
+    up to ``k epsilon``; (epsilon, delta) to ``(k epsilon, delta sum g(a_p))`` with g convex, g(0) = 0, so ``sum g(a_p)
+    <= g(k)``. And where even that does not hold every party is charged the composition of all the plan's releases,
+    which needs no argument.
     """
     losses_by_party = _billed(releases, rows_per_person=rows_per_person)
     # Parties of one plan mostly pay the same; each distinct cost is priced once.

@@ -235,7 +235,7 @@ def require_delta(delta: float) -> None:
 def bisected(
     holds: Callable[[float], bool], low: float, high: float, close: Callable[[float, float], bool]
 ) -> tuple[float, float]:
-    """Return the ends of what is left of an interval, halved until they are close; it holds up to a point between."""
+    """Return the ends of an interval after it was halved until they are close; it holds up to a point between."""
     while not close(low, high):
         middle = (low + high) / 2
         low, high = (middle, high) if holds(middle) else (low, middle)
@@ -589,9 +589,9 @@ def gaussian_curve(mu: float, epsilons: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class AtomsProfile:
-    """The profile of a loss with finitely many values, a Gaussian beside it, and more mass ``infinity`` at infinity.
+    """The profile of a loss with finitely many values, a Gaussian added to it, and more mass ``infinity`` at infinity.
 
-    Proof. Where the loss is finite it is A + G, independent, so with i for the mass at infinity of all that is beside
+    Proof. Where the loss is finite it is A + G, independent, so with i for the mass at infinity of everything except
     the atoms, ``H_t = i + (1 - i) * (the atoms' own + sum over atoms of p E[max(0, 1 - t e^(-a - G))])``; the
     expectation is the Gaussian's own curve at ``epsilon - a`` (without a Gaussian, ``max(0, 1 - e^(epsilon - a))``).
     Both masses at infinity are added here, which is no less. Nothing is discretised; float64 rounding is added (terms

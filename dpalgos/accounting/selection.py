@@ -144,8 +144,8 @@ def _gaussian_selection_terms(mu: float, candidates: int, probability: float) ->
 class SelectionProfile:
     """The curve of the selection among mu-Gaussian-DP candidates: (ε + c, W δ_μ(ε))-DP for every ε at once.
 
-    It is of one pair of data sets, neighbours or a group apart, for which every candidate is mu-Gaussian-DP; the (ε, δ)
-    that a selection was calibrated to is one of its points.
+    It describes one pair of data sets, neighbours or a group apart, for which every candidate is mu-Gaussian-DP; the
+    (ε, δ) that a selection was calibrated to is one of its points.
 
     Parameters
     ----------

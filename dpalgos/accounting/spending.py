@@ -7,10 +7,10 @@ so its cost) as any function of the outputs of plans 1 … k-1; a filter looks a
 when they add up to too much. A plan is fixed when it is charged and enters by bounds on its whole curve, that of all
 its releases together (:mod:`~dpalgos.accounting.composition`). ``H = H_{e^E}(P || Q)`` is the least delta at epsilon E
 (see :mod:`~dpalgos.accounting.profiles`). What a plan costs the row is at most what it costs the row's party (below);
-all sums are of such costs and hold on every path.
+all sums add such costs and hold on every path.
 
 Composing privacy-loss distributions of parameters that were chosen in view of outputs and stopping at the cap is *not*
-among the filters: it is no valid one ("f-differential privacy filters: validity and approximate solutions", arXiv
+among the filters: it is not a valid one ("f-differential privacy filters: validity and approximate solutions", arXiv
 2602.06756).
 
 gdp: ``sum mu_k^2 <= B^2`` implies B-Gaussian-DP
@@ -40,7 +40,7 @@ Slack
 -----
 An (epsilon, delta)-DP pair is, with probability ``1 - delta``, an epsilon-DP pair, and anything else otherwise
 (Murtagh, Vadhan 2016, Lemma 3.2). A plan whose curve lies below ``s + (1 - s) H_t(G_mu)`` is a post-processing of the
-pair that is mu-Gaussian-DP with probability ``1 - s`` and tells everything otherwise, so it is of the same form. Let
+pair that is mu-Gaussian-DP with probability ``1 - s`` and tells everything otherwise, so it has the same form. Let
 slack_k be these probabilities, ``sum slack_k <= S`` on every path. Let P', Q' be the distributions of the process in
 which the pure pair is always drawn. On transcripts on which it was always drawn, P and Q have densities ``w dP'`` and
 ``w dQ'`` with the same ``w = prod (1 - slack_k) <= 1``, so these contribute at most ``∫ w max(0, dP' - e^E dQ') <=
@@ -80,8 +80,8 @@ interactive differential privacy with adaptive privacy-loss parameters", CCS 202
 Filters one after the other
 ---------------------------
 A filter's theorem covers plans that are chosen in view of outputs, not a cap that is. A raised cap is therefore the old
-cap and a *new* filter beside it: filter j admits plans within its own (E_j, delta_j), each plan belongs wholly to the
-filter in force when it was charged, and what an earlier filter had left is not carried over.
+cap and an additional, *new* filter: filter j admits plans within its own (E_j, delta_j), each plan belongs wholly to
+the filter in force when it was charged, and what an earlier filter had left is not carried over.
 
 Let the deltas be a series fixed at opening with ``sum delta_j <= delta``, and ``E = sum of E_j`` over the filters that
 were opened, a number that may depend on outputs, as each E_j may. Then for the distributions P, Q of everything
@@ -104,8 +104,8 @@ accounts whose earlier filters were checked at their own deltas, and :class:`Ear
 such a plan exists is a function of the first plan that touches the row, which is fixed given what preceded it, so the
 two cases do not mix: either the row's transcript is that plan's, or every filter holds at its own delta.
 
-A lowered cap admits less from then on. It is no theorem of its own, since it was chosen in view of outputs: what is
-promised stays the highest cap. A cap that is raised again up to that height opens no filter.
+A lowered cap admits less from then on. This is not a separate theorem, since it was chosen in view of outputs: the
+promise remains the highest cap. A cap that is raised again up to that height opens no filter.
 
 Parties and partitions
 ----------------------
@@ -113,7 +113,7 @@ A *partition* divides an account's rows among parties, once and for all: by posi
 by what rows contain. Under replace-one a row's position, and so its party in every partition, is the same in both
 neighbouring data sets. (Under add-remove-one the added row has one party a partition, and the same holds.)
 
-A row pays for the releases that read its party's rows, joint ones included, and for nothing else: given what it does
+A row pays only for the releases that read its party's rows, joint ones included: given what it does
 pay for, all other outputs have the same distribution in both neighbours. So with ``c_k(a)`` what plan k of partition
 ``pi_k`` costs party a, a row in party ``a_pi`` of each partition pi costs ``sum_k c_k(a_{pi_k})``, and
 
@@ -139,7 +139,7 @@ released before, plan t costs this person ``q_t(a) <= sum over p of (a_p/k) q_t(
 
     ``sum over t of q_t(a) <= sum over p of (a_p/k) S_p <= max over p of S_p``,
 
-for mu^2 and for rho. The Gaussian-DP and zCDP filters ask for nothing but a bound on the sum that holds on every path,
+for mu^2 and for rho. The Gaussian-DP and zCDP filters need only a bound on the sum that holds on every path,
 so they hold for the person. The mean over parties has the same weights a_p/k in every plan because the partition is
 the same; another partition has other weights, and its maximum is added. Of basic sums each party pays the largest
 epsilon and delta: a person in two parties pays the delta of every plan that reads either.
@@ -631,7 +631,7 @@ class SummedHistory:
         }
 
     def unread(self, partition: str) -> _TotalCost:
-        """Return what the rows of a party have paid that no plan has read: what everybody of the partition has."""
+        """Return what the rows of a party have paid that no plan has read: the same for each party of the partition."""
         everybody = self.accounts.get(partition, {}).get(_EVERYBODY)
         return _TotalCost() if everybody is None else _TotalCost(everybody.total_cost().totals, self.plans)
 
@@ -832,7 +832,7 @@ def apply_filter(
     """Decide on the next plan.
 
     A plan is admitted if, with it, every row is within the cap by some filter or
-    by the tight composition of the only plan that touches it. A plan that costs nothing is always admitted.
+    by the tight composition of the only plan that touches it. A plan without privacy cost is always admitted.
 
     Parameters
     ----------

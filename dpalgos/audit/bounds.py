@@ -25,8 +25,8 @@ These are statements on expectations; measured rates scatter about them.
 One run with many canaries
 --------------------------
 Of m canaries, each is in one of two states that the neighbouring relation tells apart: under ``replace-special`` the
-row or a null record, under ``replace-one`` one row or another. Independent fair coins S ∈ {−1, 1}^m choose. Whoever
-sees the output guesses r of the coins, and W guesses are right. For fixed other coins, the two states of coin i are
+row or a null record, under ``replace-one`` one row or another. Independent fair coins S ∈ {−1, 1}^m choose. An observer
+of the output guesses r of the coins, and W guesses are right. For fixed other coins, the two states of coin i are
 neighbours, so the mechanism S → output is private in each of its coordinates, whatever the other rows are.
 
 *Approximate DP* (Steinke, Nasr, Jagielski 2023, Theorem 5.2; :func:`tail_under_approximate_dp`). If it is (epsilon,

@@ -381,7 +381,7 @@ class Stated:
 
     @property
     def proved_mu(self) -> float | None:
-        """The same as Gaussian DP; None where nothing is proved or a loss is of another type."""
+        """The same as Gaussian DP; None where nothing is proved or a loss has another type."""
         mus = [gaussian_mu(cost) for cost in self.costs or ()]
         return max((mu for mu in mus if mu is not None), default=None) if None not in mus else None
 
@@ -406,7 +406,7 @@ class Report:
     proved_epsilon : float or None
         What is proved at delta; None where nothing is.
     proved_mu : float or None
-        The same as Gaussian DP; None where nothing is proved or the loss is of another type.
+        The same as Gaussian DP; None where nothing is proved or the loss has another type.
     delta : float
     neighbours : str
         The relation.
@@ -448,7 +448,7 @@ class BoundReport(Report):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditReport(BoundReport, Findings):
-    """The outcome of an audit by many runs on two neighbours: what was found, beside what is stated.
+    """The outcome of an audit by many runs on two neighbours: the measured values next to the stated ones.
 
     Parameters
     ----------

@@ -199,7 +199,7 @@ def _settings(kind: str, cls: type[Algorithm], neighbours: Neighbours) -> Iterat
 
 
 def audit_parameters(cls: type[Algorithm], dimension: int) -> dict[str, object]:
-    """Return what an audit sets beside the budget, of the fields that there are: few steps, all directions.
+    """Return the fields that an audit sets in addition to the budget, of those that exist: few steps, all directions.
 
     Of columns whose cells are counted there are a number that can be missing, and where there are features for more of
     them two categories, of three values and of one, and numbers.

@@ -1,1 +1,1 @@
-"""Charged evaluation on private hold-out rows: noisy counts from which every usual metric follows for nothing."""
+"""Charged evaluation on private hold-out rows: noisy counts from which every usual metric follows."""

@@ -21,14 +21,14 @@ _BY_NOISE = 0.01
 class BinCounts(NoisySums):
     """Count, for each column, how many rows lie in each of some public bins, and add integer noise to each count.
 
-    A row's features are the numbers of its bins, one per column; what is no such number is counted nowhere.
+    A row's features are the numbers of its bins, one per column; any other value is not counted.
 
     Guarantee
     ---------
     mu-GDP, exact. A row is counted at most once in each of d columns: replace-one takes one count away and adds one in
     each, an l2 change of at most sqrt(2 d); a null record is not counted, so replace-special changes at most d counts
-    by one, sqrt(d). A person's rows add a point of the convex hull of zero and what records add, so that two persons
-    are no further apart. Rounded Gaussian noise of scale ``sensitivity / mu`` on each count (see
+    by one, sqrt(d). A person's rows add a point of the convex hull of zero and what records add, so that the distance
+    between two persons has the same bound. Rounded Gaussian noise of scale ``sensitivity / mu`` on each count (see
     ``mechanisms.distributions``).
 
     Parameters

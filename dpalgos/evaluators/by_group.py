@@ -84,13 +84,14 @@ class ConfusionByGroup(CountedByGroup):
     *The matrix of all rows.* As the sum of the groups' matrices it has √G times a group's noise. So it is counted too:
     each cell of a group ``each`` = 2 times, each cell of all rows ``whole`` = once, with the same noise on every
     integer. A record that moves a group's cell moves the cell of all rows with it, or less where two rows differ in
-    their group alone, so that squared l2 changes are 2² + 1² = 5 times those above. A fifth of the squared sensitivity
-    is of all rows, and :class:`dpalgos.group_margins.GroupEstimates` combines the counts by least squares. In l1 the
-    same weights would cost three times the noise, √(9G/(G + 4)), no less than √G up to five groups, and 1.37 times or
-    more for each group: Laplace noise leaves all rows out. Where their matrix has been released before (``alone``),
-    they are left out as well, and each cell of a group is counted once.
+    their group alone, so that squared l2 changes are 2² + 1² = 5 times those above. The counts of all rows take a fifth
+    of the squared sensitivity, and :class:`dpalgos.group_margins.GroupEstimates` combines the counts by least squares.
+    In l1 the same weights would cost three times the noise, √(9G/(G + 4)), no less than √G up to five groups, and 1.37
+    times or more for each group: Laplace noise leaves all rows out. Where their matrix has been released before
+    (``alone``), they are left out as well, and each cell of a group is counted once.
 
-    What is known of the groups' counts and of all rows' is linear in the released integers, so it costs nothing more.
+    What is known of the groups' counts and of all rows' is linear in the released integers, so it has no further
+    privacy cost.
 
     Parameters
     ----------

@@ -2,8 +2,9 @@
 
 *What is counted.* d columns: each number, in T equal parts of its declared range (end bins clip) and, outside their
 order, a bin for missing cells; each category, a cell a declared value and one for missing; and the classes, or a real
-label as one more number. A record is in one cell of each column, or in none of any where it is a null record. Beside a
-number's counts may stand the sum of its cells, centred to [−½, ½] of the range, for means that no width of a bin blurs.
+label as one more number. A record is in one cell of each column, or in none of any where it is a null record. A
+number's counts may be accompanied by the sum of its cells, centred to [−½, ½] of the range, for means that do not
+depend on the width of bins.
 
 *The vector*, integers from the row on. A plain count has the weight w, the sum of centred cells v = r w. A number's
 counts go through the integer factor Ĉ = w C of running sums (:mod:`dpalgos.mechanisms.running_sums`), one factor a
@@ -20,7 +21,7 @@ D + v². Where a cell can be missing, from a bin to missing: ‖ĉ‖² + w², a
     Δ_c² = max(D + v², ‖ĉ‖² + w² + v²/4)    (the second only where cells can be missing; 2 w² + v² where plain).
 
 Since D ≤ 2 ‖ĉ‖² this is never more than 2 ‖ĉ‖² + v². For T = 64 D is 3.64 w² where 2 ‖ĉ‖² is 4.79 w², and ‖ĉ‖² + w²
-is 3.39 w²: that cells may be missing costs nothing where D is the larger.
+is 3.39 w²: missing cells have no further cost where D is the larger.
 
 *A category, and the classes, replace-one.* One cell loses w, another gains it: 2 w².
 
@@ -312,7 +313,7 @@ class ColumnHistograms(NoisySums):
 
     @property
     def weight(self) -> int:
-        """The integer w that a record adds to a plain count, of single rows in units of 1: 64 beside running sums."""
+        """The integer w that a record adds to a plain count, of single rows in units of 1: 64 with running sums."""
         return _norm(self.bins, self.running)[0]
 
     def sums(self) -> RunningSums:

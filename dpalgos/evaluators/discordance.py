@@ -22,7 +22,7 @@ QUANTILE = 1.6448536269514722
 class Discordance(ConfusionMatrix):
     """Count the hold-out rows that one of two models alone gets right (McNemar's discordant pairs), with integer noise.
 
-    The rows' features are the decision values of the first model, and beside them those of the second: ``dimension //
+    The rows' features are the decision values of the first model, followed by those of the second: ``dimension //
     2`` columns, and the rest. A model without columns says class 0.
 
     The difference of the two counts is that of the models' correct answers. Under replace-one it has the noise that
@@ -74,8 +74,8 @@ def _says(index: int, columns: int) -> Floats:
 def accuracy_gain(counts: Floats, rows: int, deviation: float) -> tuple[float, float]:
     """Return by how much the second model is more accurate than the first, and the 95 % margin of that.
 
-    Post-processing. The margin is one-sided: with the normal approximation, a second model that is no better has a gain
-    above it with a probability of at most 1/20, over the noise and the draw of the rows. The variance of a row's
+    Post-processing. The margin is one-sided: with the normal approximation, a second model that is not better has a
+    gain above it with a probability of at most 1/20, over the noise and the draw of the rows. The variance of a row's
     difference is at most the share of discordant rows, which is taken at its own upper 95 % limit.
 
     Parameters

@@ -26,8 +26,8 @@ whose weight w_i is whole, too. A number is rounded within its interval, whose e
 *Sensitivity.* Let ĉ be the first, longest column of the factor, ‖ĉ_j‖ ≤ ‖ĉ‖.
 
 *replace-one, two rows.* Of different signs: the lines move by ‖ĉ_i‖² + ‖ĉ_j‖² ≤ 2 ‖ĉ‖². Of one sign: by
-‖ĉ_i − ĉ_j‖² ≤ ‖ĉ_i‖² + ‖ĉ_j‖² ≤ 2 ‖ĉ‖², since entries are not negative. The count does not move. The first six sums
-are of numbers in [0, 1], which move by at most 1 each, and v lies in [−1, 1] and moves by at most 2. So
+‖ĉ_i − ĉ_j‖² ≤ ‖ĉ_i‖² + ‖ĉ_j‖² ≤ 2 ‖ĉ‖², since entries are not negative. The count does not move. The first six sums add
+numbers in [0, 1], which move by at most 1 each, and v lies in [−1, 1] and moves by at most 2. So
 
     Δ² ≤ 2 ‖ĉ‖² U² + w_1² + … + w_6² + 4 w_v².
 

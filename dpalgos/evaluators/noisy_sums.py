@@ -64,7 +64,7 @@ class NoisySums(PrivateAlgorithm, OneSum):
         return math.hypot(self.distribution(setting).sigma, 1 / math.sqrt(12)) / self.units(setting)
 
     def simulated(self, setting: Setting) -> Simulation:
-        """Return what draws noise of that distribution for simulations, from a generator that is no secret."""
+        """Return what draws noise of that distribution for simulations, from a generator with a public seed."""
         sigma = self.distribution(setting).sigma
         return lambda random, shape: np.rint(random.standard_normal(shape) * sigma)
 

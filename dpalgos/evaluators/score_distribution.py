@@ -47,9 +47,9 @@ class ScoreDistribution(NoisySums):
     *replace-one*, K = 1: two rows of different labels stand in different lines, which move by a column each: at most
     **sqrt(2) |c|**, attained in the first bins. Rows of one label move one line by at most sqrt(D) <= sqrt(2) |c|.
     K > 1: of labels a and b, the scores a and b have the two rows in different lines, 2 |c|^2 each; in the K - 2 others
-    both rows are of the other classes and stand in one line, at most D each. So **sqrt(4 |c|^2 + (K - 2) D)**, attained
-    for every choice of bins; two rows of one label move at most K D, less since D <= 2 |c|^2, and a row against a null
-    record K |c|^2, less since D >= |c|^2.
+    both rows have other classes and stand in one line, at most D each. So **sqrt(4 |c|^2 + (K - 2) D)**, attained for
+    every choice of bins; two rows of one label move at most K D, less since D <= 2 |c|^2. A row against a null record
+    moves K |c|^2, less since D >= |c|^2.
 
     *replace-special*: against a null record, which is not counted, **sqrt(K) |c|**.
 

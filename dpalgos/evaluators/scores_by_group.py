@@ -41,9 +41,9 @@ class ScoresByGroup(CountedByGroup, ScoreDistribution):
     *All rows.* They have two lines of their own. A row is counted ``each`` = 2 times in the line of its group and
     ``whole`` = once in that of its class, with the same noise on every integer. Two rows of different classes move two
     lines of groups and two lines of classes: **√(2² + 1²)** times the lengths above. Two rows of one class and of
-    different groups move two lines of groups and one line of a class, by √2 |c| at most: no farther. So a fifth of the
-    squared sensitivity is of all rows, and :class:`dpalgos.group_margins.GroupEstimates` combines the sums by least
-    squares. Where the sums of all rows were released before (``alone``), they are left out.
+    different groups move two lines of groups and one line of a class, by √2 |c| at most: no farther. So the sums of all
+    rows take a fifth of the squared sensitivity, and :class:`dpalgos.group_margins.GroupEstimates` combines the sums by
+    least squares. Where the sums of all rows were released before (``alone``), they are left out.
 
     Rounded Gaussian noise of scale ``sensitivity / mu`` on each integer (see ``mechanisms.distributions``).
 

@@ -1,1 +1,1 @@
-"""Feature maps that do not look at other rows and therefore cost nothing."""
+"""Feature maps that do not look at other rows and therefore have no privacy cost."""

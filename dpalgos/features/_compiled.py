@@ -271,9 +271,9 @@ def paint(leaves: Floats, colours: Floats, textures: Floats, ground: Floats, out
     Parameters
     ----------
     leaves : array (n, leaves, 13)
-        Of each its centre (y, x), the cosine and sine of its turn, two half axes, exponent p of |u|ᵖ + |v|ᵖ ≤ 1 (below
-        0 for a triangle), its texture, the place (y, x) and strength of that, and the slope (y, x) of its shade. A half
-        axis of 0 is no leaf.
+        Per leaf: its centre (y, x), the cosine and sine of its rotation, two half axes, exponent p of |u|ᵖ + |v|ᵖ ≤ 1
+        (below 0 for a triangle), its texture, the place (y, x) and strength of that, and the slope (y, x) of its shade.
+        A leaf with a half axis of 0 is not drawn.
     colours : array (n, leaves, channels)
     textures : array (textures, side, side)
         Repeated beyond their borders.

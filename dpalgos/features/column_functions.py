@@ -16,13 +16,13 @@ So columns come centred, and no mean has to be paid for that. A missing cell is 
 indicator of its own.
 
 *Of two numbers* products of their functions, clipped at ±4: of degree 1 and 1 (product), 2 and 1 (cubic product).
-*Categories* one-hot; values that are too rare to be told from none share a feature, "other"; where nothing is counted
-there is no such feature, and pairs of values may stand beside. A constant of 0.1 is last.
+*Categories* one-hot; values that are too rare to be told from none share a feature, "other". Where nothing is counted
+there is no such feature. Pairs of values may be added. A constant of 0.1 is last.
 
 *The map* of a row, by itself: features times weights, over their norm. Of a level (:data:`LEVELS`) each block of
 features has a share of the squared norm, split evenly among those that are not left out. It is made of public choices
-and released counts: post-processing. A row with a number that is none stays a null record: all its features are NaN,
-which whoever reads rows makes zero.
+and released counts: post-processing. A row with a value that is not a number stays a null record: all its features are
+NaN, which every reader of rows replaces by zero.
 
 *Numeric labels*: the map has in addition the range that they are clipped to (:mod:`dpalgos.features.label_range`).
 """
@@ -374,7 +374,7 @@ def column_functions(
     Raises
     ------
     ParameterError
-        If there is no such level, if the counts are of other columns, or if numbers are not counted.
+        If there is no such level, if the counts belong to other columns, or if numbers are not counted.
     """
     numbers = [column for column in columns if column.is_number]
     categories = [column for column in columns if not column.is_number]

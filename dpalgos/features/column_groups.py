@@ -72,12 +72,12 @@ class GroupOfRow(RowFeatures):
 class ColumnGroups(PublicMap):
     """The group that a row belongs to by one declared column: a category's values, or parts of a number's range.
 
-    What rows are seen through, beside a model, to be counted group by group. A missing value is a group of its own, the
-    last; of a number only where a feature says so.
+    The map that gives each row's group, so that a model's rows are counted group by group. A missing value is a group
+    of its own, the last; of a number only where a feature says so.
 
     Guarantee
     ---------
-    Costs nothing: each row is mapped by itself, by what is declared of the column.
+    No privacy cost: each row is mapped by itself, with the column's declaration.
 
     Parameters
     ----------

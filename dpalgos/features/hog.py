@@ -62,7 +62,7 @@ class Hog(ImageMap):
 
     Guarantee
     ---------
-    Costs nothing: each image is mapped by itself, with public parameters. The result has norm 1.
+    No privacy cost: each image is mapped by itself, with public parameters. The result has norm 1.
 
     Parameters
     ----------

@@ -104,9 +104,9 @@ class OnnxEncoder(FileMap):
 
     Guarantee
     ---------
-    Costs nothing for the rows that are trained on: the file, and the synthetic images that its features are whitened
-    by, look at none of them, and each row is run through it alone. Its rows have norm 1 (or 0). The rows that the
-    encoder itself was trained on are outside the guarantee: whatever it has memorised of them, the model may show.
+    No privacy cost for training rows: the file and the synthetic images that whiten its features are independent of
+    them, and each row is run through the file alone. Its rows have norm 1 (or 0). The rows that the encoder itself was
+    trained on are outside the guarantee: whatever it has memorised of them, the model may show.
 
     Parameters
     ----------
@@ -175,9 +175,10 @@ class OnnxEncoder(FileMap):
         Raises
         ------
         ParameterError
-            If onnxruntime is missing; if the file is no ONNX model, keeps weights in other files, has several inputs or
-            outputs, takes other numbers or another number of them, gives something else than one vector of features
-            per row, or gives different features for the same row; if a parameter does not fit the file or the rows.
+            If onnxruntime is missing; if the file is not an ONNX model, keeps weights in other files, has several
+            inputs or outputs, takes other numbers or another number of them, gives something else than one vector of
+            features per row, or gives different features for the same row; if a parameter does not fit the file or the
+            rows.
         """
         session = sessions(content, self.layer or "")
         image = self._image(session, dimension)

@@ -35,7 +35,7 @@ Sizes = tuple[int | str | None, ...]
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """An input, an output or a layer of a model; sizes that are left open are no numbers.
+    """An input, an output or a layer of a model; open sizes are strings.
 
     Attributes
     ----------
@@ -93,7 +93,7 @@ class _Session:
     Raises
     ------
     ParameterError
-        If onnxruntime is missing, or it is no model that can be loaded within the bounds.
+        If onnxruntime is missing, or the file is not a model that can be loaded within the bounds.
     """
 
     def __init__(self, content: bytes, layer: str, memory: int, *, layers: bool = False) -> None:
@@ -190,7 +190,7 @@ class Sessions:
     Raises
     ------
     ParameterError
-        If onnxruntime is missing, or it is no model that can be loaded within the bounds.
+        If onnxruntime is missing, or the file is not a model that can be loaded within the bounds.
     """
 
     def __init__(self, content: bytes, layer: str = "") -> None:
@@ -260,7 +260,7 @@ def listed_layers(content: bytes) -> tuple[Port, tuple[Port, ...], tuple[Port, .
     Raises
     ------
     ParameterError
-        If onnxruntime or onnx is missing, or the file is no ONNX model with one input.
+        If onnxruntime or onnx is missing, or the file is not an ONNX model with one input.
     """
     if importlib.util.find_spec("onnx") is None:
         raise ParameterError(

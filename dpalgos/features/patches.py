@@ -111,7 +111,7 @@ class RandomPatches(ImageMap):
 
     Guarantee
     ---------
-    Costs nothing: filters are drawn with a public seed, and each image is mapped by itself. Its rows have norm 1 (or
+    No privacy cost: filters are drawn with a public seed, and each image is mapped by itself. Its rows have norm 1 (or
     0). (Filters learnt from patches of the images, as in the reference, would be a release.)
 
     Parameters
@@ -182,7 +182,7 @@ class Dictionary(ImageMap):
 
     Guarantee
     ---------
-    Costs nothing: filters are made from the seed, and each image is mapped by itself. Its rows have norm 1 (or 0).
+    No privacy cost: filters are made from the seed, and each image is mapped by itself. Its rows have norm 1 (or 0).
 
     Parameters
     ----------

@@ -50,7 +50,7 @@ class RowFeatures(ArrayFields, ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class PublicMap(ProjectionAlgorithm):
-    """A map of rows that no row has any part in making: it costs nothing and is no release."""
+    """A map of rows that no row has any part in making: it has no privacy cost and is not a release."""
 
     relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
     reads_rows: ClassVar[bool] = False
@@ -105,7 +105,7 @@ class ImageMap(PublicMap):
 
 @dataclass(frozen=True, kw_only=True)
 class FileMap(ABC):
-    """A map that somebody's file says: what is registered under ``encoders``, one class a file format."""
+    """A map defined by a user's file: registered under ``encoders``, one class per file format."""
 
     source: ClassVar[str]
     normalisation: ClassVar[str] = "none"
@@ -149,7 +149,7 @@ def image_shape(dimension: int, shape: Sequence[int] | None) -> tuple[int, int, 
     Raises
     ------
     ParameterError
-        If rows of this dimension are no such images.
+        If rows of this dimension are not such images.
     """
     if shape is not None:
         sizes = tuple(int(size) for size in shape)
@@ -175,7 +175,7 @@ class LowFrequencies(Directions, ImageMap):
 
     Guarantee
     ---------
-    Costs nothing: the basis is made from the image's shape. It is orthonormal, so rows stay in the unit ball.
+    No privacy cost: the basis is made from the image's shape. It is orthonormal, so rows stay in the unit ball.
 
     Parameters
     ----------
@@ -214,7 +214,7 @@ class RandomProjection(Directions, PublicMap):
 
     Guarantee
     ---------
-    Costs nothing: the basis is made from the seed. It is orthonormal times √(d/k), so that lengths are kept on
+    No privacy cost: the basis is made from the seed. It is orthonormal times √(d/k), so that lengths are kept on
     average; rows that come out longer than 1 are clipped by whatever reads them next.
 
     Parameters
@@ -248,7 +248,7 @@ class AveragePooling(ImageMap):
 
     Guarantee
     ---------
-    Costs nothing: the basis is made from the image's shape. It is orthonormal, so rows stay in the unit ball.
+    No privacy cost: the basis is made from the image's shape. It is orthonormal, so rows stay in the unit ball.
 
     Parameters
     ----------
@@ -315,7 +315,7 @@ class SignedRoot(PublicMap):
 
     Guarantee
     ---------
-    Costs nothing: each row is mapped by itself, with public parameters. Its rows have norm 1 (or 0).
+    No privacy cost: each row is mapped by itself, with public parameters. Its rows have norm 1 (or 0).
 
     Parameters
     ----------
@@ -342,7 +342,7 @@ class SignedLogarithm(PublicMap):
 
     Guarantee
     ---------
-    Costs nothing: each row is mapped by itself, with public parameters. Its rows have norm 1 (or 0).
+    No privacy cost: each row is mapped by itself, with public parameters. Its rows have norm 1 (or 0).
 
     Parameters
     ----------
@@ -388,7 +388,7 @@ class RandomFourier(PublicMap):
 
     Guarantee
     ---------
-    Costs nothing: the map is made from the seed. Its rows have norm 1.
+    No privacy cost: the map is made from the seed. Its rows have norm 1.
 
     Parameters
     ----------

@@ -26,7 +26,7 @@ class RandomProcess(ABC):
     def pairs(
         self, count: int, channels: int, height: int, width: int, random: np.random.Generator
     ) -> tuple[Images, Images]:
-        """Return images (count, channels, height, width) twice, each time changed anew by what means nothing."""
+        """Return images (count, channels, height, width) twice, each with its own random changes."""
 
 
 def drawn_images(
@@ -207,7 +207,7 @@ class DeadLeaves(RandomProcess):
     def pairs(
         self, count: int, channels: int, height: int, width: int, random: np.random.Generator
     ) -> tuple[Images, Images]:
-        """Return images cropped, turned, mirrored and lit anew twice."""
+        """Return images twice, each with its own random crop, rotation, mirroring and lighting."""
         textures = random_textures(128, 64, random)
         images = np.empty((2, count, channels, height, width))
         for start in range(0, count, _BATCH):

@@ -162,7 +162,7 @@ class ScatteringFeatures(RowFeatures):
         return channels * paths * places * (-(-places // 2) if self._mirror else places)
 
     def transform(self, features: Floats) -> Floats:
-        """Map (m, d) to (m, dimension): by place, then by channel and path. A row that is no numbers stays one."""
+        """Map (m, d) to (m, dimension): by place, then by channel and path. A row that is not numeric stays so."""
         out = np.empty((len(features), self.dimension))
 
         def batch(part: slice[int, int, None]) -> None:
@@ -236,7 +236,7 @@ class Scattering(ImageMap):
 
     Guarantee
     ---------
-    Costs nothing: each image is mapped by itself, with public parameters. Norms are not bounded by 1: whatever reads
+    No privacy cost: each image is mapped by itself, with public parameters. Norms are not bounded by 1: whatever reads
     the rows next clips them, or :class:`~dpalgos.features.whitening.PublicWhitening` brings them to the unit sphere.
 
     Parameters

@@ -88,9 +88,9 @@ class SideBySide(ImageMap):
 
     Guarantee
     ---------
-    Costs nothing: each of the maps does. With weights its rows have norm 1 (or 0). Without, norms are not bounded by 1:
-    whatever reads the rows next clips them, or :class:`~dpalgos.features.whitening.PublicWhitening` brings them to the
-    unit sphere.
+    No privacy cost, because none of the maps has any. With weights its rows have norm 1 (or 0). Without, norms are not
+    bounded by 1: the next step clips them, or :class:`~dpalgos.features.whitening.PublicWhitening`
+    brings them to the unit sphere.
 
     Parameters
     ----------

@@ -93,9 +93,8 @@ class PublicRowsWhitening(Bounded):
     within : bool
         Whether the covariance to whiten by is that within the public rows' classes, which need not be the private ones.
     head : float
-        c in [0, 1): weight of a head trained on the public rows beside the features, the discriminant of their classes,
-        which then must be the private ones: what the private head learns is what the public one does not know. 0 for
-        none.
+        c in [0, 1): weight of a head trained on the public rows, added to the features: the discriminant of their
+        classes, which must be the private ones. The private head then learns only the difference. 0 for none.
 
     References
     ----------
@@ -278,8 +277,8 @@ class PublicWhitening(ImageMap):
 
     Guarantee
     ---------
-    Costs nothing: the map is made from the seed and the image's shape; each row is mapped by itself. Its rows have norm
-    1 (or 0, for a row whose features are the mean).
+    No privacy cost: the map is made from the seed and the image's shape; each row is mapped by itself. Its rows have
+    norm 1 (or 0, for a row whose features are the mean).
 
     Parameters
     ----------
@@ -335,7 +334,7 @@ class PublicWhitening(ImageMap):
         Raises
         ------
         ParameterError
-            If rows are no images of the shape, or have fewer features than directions are asked for.
+            If rows are not images of the shape, or have fewer features than the requested directions.
         """
         require_components(self.components, self.features_of(dimension))
         return self.components
@@ -388,7 +387,7 @@ class PublicWhitening(ImageMap):
         return self.part_of(_made(json.dumps(dict(spec.parameters), sort_keys=True), dimension))
 
     def make(self, dimension: int) -> WhitenedFeatures:
-        """Return the map of rows of so many features, made anew."""
+        """Make and return the map of rows of so many features."""
         inner = self._inner().map_for(dimension)
         shape = self.sizes(dimension)
         pairs = drawn_pairs(self.processes, self.images, shape, np.random.default_rng(self.seed))

@@ -296,8 +296,8 @@ class DiscreteGaussian(_GaussianIntegers):
     ``T_i = floor(2^127 P(|k| > i))``. The table comes from fixed-point integers of 320 bits: w_{i+1} = w_i r_i,
     r_{i+1} = r_i c with r_0 = exp(-1/(2 sigma^2)), c = exp(-1/sigma^2). Every factor is at most 1, so each
     multiplication adds at most one unit in the last place and i of them make at most i^2 units of error in w_i:
-    for the at most 21.2 * 2^10 weights that are not zero, below 2^-270 in any tail sum, nothing beside 2^-127. Each T_i
-    is thus too small by less than two units, so the total variation is at most (entries + 1) 2^-126.
+    for the at most 21.2 * 2^10 weights that are not zero, below 2^-270 in any tail sum, negligible next to 2^-127. Each
+    T_i is thus too small by less than two units, so the total variation is at most (entries + 1) 2^-126.
 
     Above: rejection. Propose k = round(g), g ~ N(0, sigma^2), and accept with probability p(k) = I(0) / I(k), where
     ``I(k) = exp(k^2/(2 sigma^2)) * integral over [k - 1/2, k + 1/2] of exp(-t^2/(2 sigma^2)) dt``
@@ -582,7 +582,7 @@ class PartitionSelection:
 
         pi(n + 1) = min(e^epsilon pi(n) + delta, 1 - e^-epsilon (1 - pi(n) - delta), 1).
 
-    A key that nobody holds is never released, so the keys need not be known beforehand.
+    A key without rows is never released, so the keys need not be known beforehand.
 
     The probabilities are multiples of 2^-128, each rounded down after both bounds were taken from the rounded ones
     before it, with a lower bound of e^epsilon, an upper one of e^-epsilon, and delta rounded down: so what is drawn
@@ -723,7 +723,7 @@ class SymmetricRoundedGaussian(_SymmetricIntegers):
     where v is :func:`to_vector`, an isometry, so its l2 sensitivity is Delta_F. Dividing its off-diagonal coordinates
     by sqrt(2) gives S_ii + g_ii and S_ij + g_ij / sqrt(2); rounding each gives S_ii + round(g_ii) and
     S_ij + round(g_ij / sqrt(2)), because S is an integer matrix. Both steps are post-processing. The integers released
-    are the ones this distribution draws, sigma / sqrt(2) being rounded up. (The vector v(S) itself is no integer
+    are the ones this distribution draws, sigma / sqrt(2) being rounded up. (The vector v(S) itself is not an integer
     vector, so scaling first and rounding then would not be exact.)
 
     Numerics are ``exact``, with the total variation of :meth:`total_variation` a draw.

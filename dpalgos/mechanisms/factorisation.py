@@ -7,8 +7,8 @@ each night t the running sum S_t = x_1 + … + x_t is wanted. With A the lower t
 
     y_t = Σ_{s ≤ t} ĉ_{t−s} x_s + z_t,
 
-z_t fresh independent noise, rounded Gaussian integers of standard deviation σ. Everybody can form B y = A x + B z:
-the running sum of night t with noise of standard deviation σ ‖(b_0 … b_{t−1})‖₂ (:meth:`ToeplitzFactor.error_of`),
+z_t fresh independent noise, rounded Gaussian integers of standard deviation σ. Any reader of y can form B y = A x + B
+z: the running sum of night t with noise of standard deviation σ ‖(b_0 … b_{t−1})‖₂ (:meth:`ToeplitzFactor.error_of`),
 where Σ_j ĉ_j b_{k−j} = 1 for every k. What is summed is exact, since x and Ĉ are integers; what is decoded is
 post-processing.
 
@@ -18,7 +18,8 @@ budget has). Cut to ``bands`` coefficients a party keeps its sums of so many nig
 of a year's, 3.85 σ with 64. It cannot be below √⌈T/b⌉ with any factor of b bands: with w the decoder's last row, wᵀĈ =
 1ᵀ, so that of the b entries of w that column s meets the norm is at least 1/‖Ĉe_s‖, and ⌈T/b⌉ columns meet entries of
 their own. (Factors whose coefficients are sums of a few geometric series, Dvijotham et al. 2024, keep a few buffers
-instead, which shrink by a factor every night: no integers, and what is rounded night after night is no exact sum.)
+instead, which shrink by a factor every night: these are not integers, and a sum that is rounded every night is not
+exact.)
 
 *Guarantee.* Neighbours differ in one row of one night s, by which x_s moves by at most Δ in l2; arrival nights and
 nightly numbers of rows are public, and later rows may be chosen in view of earlier releases. So may sums: x_r may be
@@ -42,7 +43,7 @@ again.
 *Rows that come back.* Of a row that takes part in up to k nights, any two of them at least ``separation`` = p apart,
 the release moves by Σ_i Ĉ e_{s_i} δ_i, ‖δ_i‖ ≤ Δ. Entries of Ĉ are not negative, so ‖·‖² ≤ Δ² Σ_{i,j} ⟨Ĉe_{s_i},
 Ĉe_{s_j}⟩. For r ≤ s, ⟨Ĉe_r, Ĉe_s⟩ = Σ_{m ≤ T−s} ĉ_m ĉ_{m+s−r}, which does not grow with s nor, as ĉ does not
-increase, with s − r. The i-th participation is no earlier than night 1 + (i−1)p and the i-th and j-th at least |i −
+increase, with s − r. The i-th participation is at night 1 + (i−1)p or later, and the i-th and j-th at least |i −
 j| p apart, so every term is at most that of the nights 1, 1 + p, …, 1 + (k−1)p: these are the worst, and
 :meth:`ToeplitzFactor.norm` is theirs, exactly. (Adaptively: given the past, night t has sensitivity Δ Σ_i ĉ_{t−s_i}
 over the participations so far, the same sum.) The same holds of a person, whose rows of one night are one record of

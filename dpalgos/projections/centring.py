@@ -23,7 +23,7 @@ class Identity(PublicMap):
 
     Guarantee
     ---------
-    Costs nothing: the map is made from the number of features alone.
+    No privacy cost: the map is made from the number of features alone.
     """
 
     source: ClassVar[str] = "the identity"

@@ -141,7 +141,8 @@ class AnalyzeGauss(GaussianMoments, CovarianceSum):
     components : int
         Number of directions k.
     variance_share : float, optional
-        Keep only as many of them as hold this share of the noisy trace; the rest are zero columns. Costs nothing more.
+        Keep only as many of them as hold this share of the noisy trace; the rest are zero columns. This has no further
+        privacy cost.
 
     References
     ----------

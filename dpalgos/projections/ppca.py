@@ -36,8 +36,8 @@ class Bingham:
     B's eigenvectors, b the root of Σ 1/(b + 2ℓᵢ) = 1, which is in [1, q], and ωᵢ = 1 + 2ℓᵢ/b. A Gaussian vector of
     variances 1/ωᵢ, scaled to length 1, has a density proportional to (1 + 2u/b)^(−q/2) (angular central Gaussian), and
     e^(−u) ≤ e^(−(q − b)/2) (q/b)^(q/2) (1 + 2u/b)^(−q/2) with equality at u = (q − b)/2. The proposal is accepted with
-    the ratio of the two sides. The number of proposals is random; its distribution depends on B, which is for whoever
-    measures the time (docs/security.md).
+    the ratio of the two sides. The number of proposals is random; its distribution depends on B, so the run time
+    reveals something about B (docs/security.md).
 
     Parameters
     ----------
@@ -107,7 +107,8 @@ class Ppca(PureAlgorithm, PrincipalDirections):
     rows; against a null record it is ‖x‖² ≤ 1. So c = epsilon/(2k) under replace-one, epsilon/k under replace-special.
     The sampler draws from exactly this distribution; numerics idealised. The released basis has no spectrum.
 
-    For k = 1 this is the distribution of PPCA; for more, PPCA draws the subspace at once, which nobody can do exactly.
+    For k = 1 this is the distribution of PPCA; for more, PPCA draws the subspace at once, for which no exact method is
+    known.
 
     Parameters
     ----------

@@ -15,7 +15,7 @@ from dpalgos.rows import Floats
 class PublishedModelAverage(WeightedMean):
     """(1/N) Σ wᵢ βᵢ as printed: the weights already sum to 1, so the model is N times too short.
 
-    The shortening changes no prediction that compares scores. Post-processing: costs nothing.
+    The shortening changes no prediction that compares scores. Post-processing, without privacy cost.
     """
 
     source: ClassVar[str] = "Wang et al. 2024, Algorithm 1, line 8"
@@ -30,7 +30,7 @@ class PublishedModelAverage(WeightedMean):
 class PublishedBasisAverage(BasisAggregator):
     """(1/N) Σ wᵢ Ûᵢ as printed, which has no meaning: eigenvectors have free signs and rotations.
 
-    The result is neither orthonormal nor near the span of its parts. Post-processing: costs nothing.
+    The result is neither orthonormal nor near the span of its parts. Post-processing, without privacy cost.
     """
 
     source: ClassVar[str] = "Wang et al. 2024, Algorithm 1, line 4"

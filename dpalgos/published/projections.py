@@ -173,7 +173,7 @@ class PublishedWishart(Unproved, PureAlgorithm, TruncatedDirections):
 class PublishedPpca(Unproved, PureAlgorithm, PrincipalDirections):
     """A subspace drawn by Gibbs sampling from the density ∝ exp(tr VᵀXᵀX V · ε/2) over orthonormal d × k matrices.
 
-    A sweep draws each column anew from its distribution given the others, which is exact.
+    A sweep draws each column again from its distribution given the others, which is exact.
 
     Guarantee
     ---------

@@ -386,7 +386,7 @@ def solve(
     remembers of the pairs it selected.
 
     Every step rounds as LIBSVM's does, whose kernel rows are float32: with WSS 2 the iterations are the same, one by
-    one, until rows that were set aside are taken back. What is returned is not rounded so: v is computed in float64
+    one, until rows that were set aside return. What is returned is not rounded so: v is computed in float64
     from α at the end, and where the tolerance is not reached then, it goes on.
 
     Parameters

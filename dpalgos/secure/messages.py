@@ -54,7 +54,7 @@ class Tolerance(Bounded):
         """Noise shares in every released sum that no adversary knows: N - D - max(C, 1).
 
         At least N - D parties' shares are in the sum. The C colluders know theirs; without colluders, the one party
-        that looks at the result still knows its own. What is left has to carry the whole guarantee.
+        that looks at the result still knows its own. The remaining shares have to carry the whole guarantee.
         """
         return self.parties - self.dropouts - max(self.colluders, 1)
 
@@ -298,7 +298,7 @@ def _form(kind: type) -> tuple[bytes, TypeAdapter[object]]:
 
 @dataclass(frozen=True, kw_only=True)
 class RoundParameters(Wire, Bounded):
-    """What everybody knows before a session starts; its digest enters every key, so nothing carries over.
+    """What all parties know before a session starts; its digest enters every key, so nothing carries over.
 
     A session is one key agreement and a fixed number of sums (steps) of equal length under it.
 
@@ -312,7 +312,7 @@ class RoundParameters(Wire, Bounded):
     steps : int
         Sums under this key agreement.
     graph : SparseGraph or None
-        None: everybody masks with everybody.
+        None: all parties mask with each other.
     """
 
     identity: str
@@ -441,7 +441,7 @@ class UnmaskRequest(ToParty):
     ----------
     step : int
     survivor_set : bytes
-        Digest of the whole survivor set, the same for everybody.
+        Digest of the whole survivor set, the same for all parties.
     count : int
         Its size.
     numbers : bytes

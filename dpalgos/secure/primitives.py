@@ -91,7 +91,7 @@ def private_key(seed: bytes, session: bytes, party: int) -> X25519PrivateKey:
 
 
 def public_key(seed: bytes, session: bytes, party: int) -> bytes:
-    """Return the 32 bytes a party advertises."""
+    """Return the 32 bytes that a party advertises."""
     return bytes(private_key(seed, session, party).public_key().public_bytes_raw())
 
 
@@ -148,7 +148,7 @@ _ZEROS = bytes(8 * _PIECE)
 
 
 def keystream(key: bytes, count: int) -> bytes:
-    """Return the first ``count`` bytes of ChaCha20's keystream for a key used for nothing else (nonce zero)."""
+    """Return the first ``count`` bytes of ChaCha20's keystream for a key without any other use (nonce zero)."""
     return bytes(Cipher(algorithms.ChaCha20(key, _NONCE), mode=None).encryptor().update(bytes(count)))
 
 

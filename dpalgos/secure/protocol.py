@@ -412,16 +412,16 @@ _Sent = TypeVar("_Sent", bound=ToServer)
 
 
 def neighbourhoods(members: tuple[int, ...], graph: SparseGraph | None, seed: bytes) -> dict[int, tuple[int, ...]]:
-    """Return everybody's neighbours in one session, in increasing order; the same for all who know the advertised keys.
+    """Return each party's neighbours in one session, in increasing order; all who know the advertised keys agree.
 
     Parameters
     ----------
     members : tuple of int
         The parties that advertised a key, in increasing order.
     graph : SparseGraph or None
-        None: everybody is everybody's neighbour.
+        None: all parties are neighbours of each other.
     seed : bytes
-        Public, 32 bytes, fixed only when these keys are (its digest), so that nobody's place was known before.
+        Public, 32 bytes, fixed only when these keys are (its digest), so that no party's place was known before.
     """
     if graph is None:
         return {party: tuple(member for member in members if member != party) for party in members}

@@ -46,13 +46,13 @@ class RecordedSum:
     Noise shares are functions of the party's secret, the release, the step and the exact contribution. So a run that
     is repeated after a crash and finds the contributions unchanged repeats the bytes of every sum and reveals nothing
     new. Where a contribution has changed, be it in a last bit, its noise is independent of the first draw: a second
-    sum with it would be a second release of the step, at the full price, which nobody has charged. And two sums over
+    sum with it would be a second release of the step, at the full price, which was not charged. And two sums over
     different survivors differ by single parties' vectors, noise and all. Both are refused here, on the word of every
     single party: before its vector leaves (:meth:`require_unchanged`), since the other parties could open the sum
     without it, and before its answer leaves (:meth:`open`).
 
     A step that was fixed and never unmasked is fixed for its survivors. Its vectors may change: those of the earlier
-    run stay under masks that nobody opens, as a party that has entered nothing has answered nothing.
+    run stay under masks that are never opened, because a party without an entry has not answered.
 
     Parameters
     ----------
@@ -310,7 +310,7 @@ class Server:
         self._memory, self._step = memory, step
 
     def open(self, parameters: RoundParameters) -> None:
-        """Fix what everybody knows before the session."""
+        """Fix the public parameters before the session."""
         self._memory.put("parameters", parameters)
 
     def requests(self, stage: Stage) -> Iterator[tuple[int, Request]]:

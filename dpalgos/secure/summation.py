@@ -37,7 +37,7 @@ def step_name(step: int) -> str:
 
 
 def state_after(algorithm: SumAlgorithm, sums: Sequence[Ints], setting: Setting) -> Any:
-    """Return the server's state after some sums: post-processing, the same at whoever knows them.
+    """Return the server's state after some sums: post-processing, the same for every holder of the sums.
 
     Parameters
     ----------
@@ -222,7 +222,7 @@ W = TypeVar("W", bound=Wire)
 
 
 def graph_for(tolerance: Tolerance) -> SparseGraph | None:
-    """Return who masks with whom: everybody up to 64 parties, beyond that the sparsest graph that fails below 2^-40."""
+    """Return who masks with whom: all parties up to 64, beyond that the sparsest graph that fails below 2^-40."""
     return None if tolerance.parties <= _COMPLETE else SparseGraph.smallest(tolerance)
 
 
@@ -400,7 +400,7 @@ class _Calls:
     vector: Callable[[int], Ints]
 
     def ask(self, stage: Stage) -> Iterable[Answer]:
-        """Let everybody answer who has not dropped out by now."""
+        """Let every party answer that has not dropped out by now."""
         gone = self.absences.get(stage, frozenset())
         requests = ((number, request) for number, request in self.server.requests(stage) if number not in gone)
         if stage is Stage.UNMASK and self.recorded.record is not None:
@@ -457,8 +457,8 @@ class SecureSummation:
         Each party's own noise for this release.
     steps : int
         How many sums are coming (``algorithm.steps(setting)``). Few parties agree on keys once for all of them, many
-        for a few at a time, so that what is in memory stays small; when the steps of an agreement are used up, the
-        next sum agrees anew.
+        for a few at a time, so that what is in memory stays small; when the steps of an agreement are used up, the next
+        sum starts another agreement.
     absences : Absences
         Which parties drop out, for simulation.
     scaled : bool

@@ -6,7 +6,7 @@ average, and dependence by as much as there is. The counts are drawn to N q by t
 
     N q + h (m − N q),    h = max(0, 1 − (F − 1) s²/‖m − N q‖²),
 
-so that where noise is all that there is, the column is independent of its parent given the class. What is left is
+so that where noise is all that there is, the column is independent of its parent given the class. The result is
 projected to whole numbers ≥ 0 of the sum N (:func:`~dpalgos.synthesis.projection.to_simplex`).
 
 *Margins.* The column's shares given the class come from three releases, added by least squares.

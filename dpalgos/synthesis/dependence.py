@@ -24,7 +24,7 @@ Cornish and Fisher to the third cumulant,
     σ z + κ (z² − 1)/(6 σ²),
 
 is what any pair of a table of independent columns exceeds with probability 1/20, where sampling is near to normal and
-shares are known. A pair below is no edge.
+shares are known. A pair below does not become an edge.
 
 *The tree.* Rows follow P(class) Π P(column | parent, class), so the tree that maximises the sum of conditional mutual
 informations is the best (Chow and Liu). Edges are taken by their excess, the largest first, unless they close a circle.

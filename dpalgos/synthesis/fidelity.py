@@ -1,4 +1,4 @@
-"""Drawn rows held against the released tables that they are drawn by, each released share with its 95 % margin.
+"""Synthetic rows compared with the released tables they were drawn from, each released share with its 95 % margin.
 
 All is post-processing of released counts and of rows that were drawn from them.
 

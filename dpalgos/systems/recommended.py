@@ -11,7 +11,7 @@ where each party adds all of its own, 1 to 1.2 or so under secure aggregation).
 - map of one channel: digits at ε = 3 with one scale 0.952, two 0.933; USPS at ε = 1 with two 0.977, one 0.965. Strokes
   and objects together are within 0.003 of the better of the two but on USPS at ε = 0.1 (0.766 for 0.789);
 - of three channels (CIFAR-10, the noise of 50,000 rows, ε = 1 and 3): scattering alone 0.648 and 0.682, dictionary
-  alone 0.659 and 0.695, side by side 0.692 and 0.727, scattering of opponent colours beside it 0.693 and 0.728;
+  alone 0.659 and 0.695, side by side 0.692 and 0.727, with scattering of opponent colours added 0.693 and 0.728;
 - directions k = 1.5 s: MNIST at s = 145 has 0.955, 0.959, 0.958, 0.957 with k = 145, 218, 290, 400; USPS at s = 46
   0.941, 0.943, 0.939 with 46, 69, 139; digits at s = 28 0.897, 0.916, 0.907 with 27, 41, 82;
 - class means alone below s = 100: USPS at s = 74 has 0.964 by them and 0.962 with steps, at s = 140 0.975 and 0.976;

@@ -276,11 +276,11 @@ def learning(facts: PublicFacts, strength: float) -> Learning:
     well for compact columns, long tails need more); blocks weigh as
     :data:`~dpalgos.features.column_functions.LEVELS` says, in which a factor of two changes less than the seeds do.
 
-    *Descent.* Two classes: centring and steps as for linear columns (:func:`descent_of_classes`), at p and what is left
-    of μ; without the paid mean Adult and ring lose half a point. Many classes: 80 steps whose sizes add up to 0.38 of
-    what is left of ν, and no mean is paid for, since functions are centred by the counts (page_blocks at ε = 0.5: an
-    accuracy of 0.93 for 0.86). Numeric labels: 80 steps that sum to 0.08 of it, at most 4 each (longer ways fall below
-    the mean on wind, shorter ones waste cpu_act).
+    *Descent.* Two classes: centring and steps as for linear columns (:func:`descent_of_classes`), at p and the
+    remaining μ; without the paid mean Adult and ring lose half a point. Many classes: 80 steps whose sizes add up to
+    0.38 of the remaining ν, and no mean is paid for, since functions are centred by the counts (page_blocks at ε = 0.5:
+    an accuracy of 0.93 for 0.86). Numeric labels: 80 steps that sum to 0.08 of it, at most 4 each (longer ways fall
+    below the mean on wind, shorter ones waste cpu_act).
 
     *Where it was chosen*: on a fifth of the training rows of eighteen named sets, held out, δ = 10⁻⁶, replace-one, one
     curator (``benchmarks/tables.py --held-out``; ``benchmarks/results/tables-held-out.json`` has each cell, one seed).

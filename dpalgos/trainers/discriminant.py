@@ -200,8 +200,8 @@ class DiscriminantDescent(ClassSumTrainer):
     clip : float
         Largest norm of a row's gradient.
     class_weight : sequence of float, or ``"balanced"``
-        As for ``noisy-gd``; the class sums' counts balance for nothing. The discriminant itself takes all classes as
-        equally frequent.
+        As for ``noisy-gd``; the class sums' counts balance without further cost. The discriminant itself takes all
+        classes as equally frequent.
     start : float
         Length of the starting weights, on average over the classes: how sure the first softmax is.
     intercept_scaling : float

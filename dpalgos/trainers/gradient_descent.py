@@ -586,7 +586,7 @@ class TruexDescent(PlainDescent):
     budget : GaussianMu or ZeroConcentrated
         For all steps together.
     honest : int, optional
-        t, at least 2: parties assumed honest; all of them if empty. Fewer than that mean more noise.
+        t, at least 2: parties assumed honest. Default: all parties. Fewer than that mean more noise.
     loss : str
         ``huber-hinge``.
     iterations, step_size, regularisation, clip, width, intercept_scaling, label_range
@@ -643,17 +643,17 @@ class SampledDescent(ApproximateAlgorithm, ClippedGradientTrainer):
     ---------
     The budget, under ``replace-special`` alone. The T sampled steps are dominated by the (s, μ) of
     :mod:`dpalgos.accounting.composition`, s = ``slack_share``·δ, and the loss is stated as it: everything revealed with
-    probability s, beside μ-Gaussian-DP, which together are (ε, δ)-DP. Later plans add s to s and μ² to μ². Noise is
-    integer noise on integer sums (:class:`~dpalgos.integer_sums.GradientSums`), draws are 32-bit integers below
-    ⌊q 2³²⌋, so numerics are exact, given that the stream is indistinguishable from random bits.
+    probability s, in addition to μ-Gaussian-DP, which together are (ε, δ)-DP. Later plans add s to s and μ² to μ².
+    Noise is integer noise on integer sums (:class:`~dpalgos.integer_sums.GradientSums`), draws are 32-bit integers
+    below ⌊q 2³²⌋, so numerics are exact, given that the stream is indistinguishable from random bits.
 
     Refused under ``replace-one``: doubling the sensitivity proves nothing there (Lebeda et al. 2024), and an (s, μ) of
     one step of a chain says nothing of two (:func:`~dpalgos.accounting.costs.group_loss`). An account that keeps
     replace-one, or counts several rows a person, admits no such release.
 
-    The sampling protects a row from whoever does not know its draws. They come from the secret of whoever holds it:
-    a trusted curator (``central``), who knows them, as he knows the rows; or the party itself (``local``). Against
-    these no amplification is claimed. Secure sums are not supported: their contributions are made without a secret.
+    The sampling protects a row from an observer who does not know its draws. The draws come from a secret. A trusted
+    curator (``central``), who knows the rows as well, or the party itself (``local``) holds it. Against these no
+    amplification is claimed. Secure sums are not supported: their contributions are made without a secret.
 
     Parameters
     ----------

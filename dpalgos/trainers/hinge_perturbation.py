@@ -118,15 +118,14 @@ class SmoOutputPerturbation(GaussianAlgorithm, HingeMinimisers):
     √(1 + B²), so that ‖z‖ ≤ 1. (Appending 1 to a unit row without dividing would make the bound below 2√2 C.)
     *Sensitivity.* F(w) = ½‖w‖² + C Σ max(0, 1 − y w·z) is 1-strongly convex. Neighbours F, F′ differ in one term, g = F
     − F′ = C (ℓ(w; z, y) − ℓ(w; z′, y′)), which is 2C-Lipschitz. With minimisers w, w′: ‖w − w′‖² ≤ [F(w′) − F(w)] +
-    [F′(w) − F′(w′)] = g(w′) − g(w) ≤ 2C ‖w − w′‖. So ‖w − w′‖ ≤ 2C; whether there is a constant feature is of no
-    account, and neither is the number of rows. Under replace-special one of the two terms is the constant C, g is
-    C-Lipschitz, and ‖w − w′‖ ≤ C. (A null record is a zero row, without the constant feature.)
-    *Tolerance.* The solver returns ŵ with F(ŵ) − min F ≤ Γ, certified by a duality gap whose rounding error is bounded
-    (:func:`dpalgos.coordinate_descent.rounding_slack`), hence ½‖ŵ − w‖² ≤ Γ: 2√(2Γ) more. Γ is public; the
-    solver goes on until it is met, so nothing else is ever released. (A KKT tolerance bounds nothing of the kind.)
-    *Classes.* K one-vs-rest problems on the same rows move by at most √K times that, as one vector.
-    *Integers.* The weights are rounded to a grid whose step is a power of two, at most √(K p) steps more, and rounded
-    Gaussian integers are added: exactly μ-Gaussian-DP.
+    [F′(w) − F′(w′)] = g(w′) − g(w) ≤ 2C ‖w − w′‖. So ‖w − w′‖ ≤ 2C; neither a constant feature nor the number of rows
+    changes this bound. Under replace-special one of the two terms is the constant C, g is C-Lipschitz, and ‖w − w′‖ ≤
+    C. (A null record is a zero row, without the constant feature.) *Tolerance.* The solver returns ŵ with F(ŵ) − min F
+    ≤ Γ, certified by a duality gap whose rounding error is bounded (:func:`dpalgos.coordinate_descent.rounding_slack`),
+    hence ½‖ŵ − w‖² ≤ Γ: 2√(2Γ) more. Γ is public; the solver goes on until it is met, so nothing else is ever released.
+    (A KKT tolerance bounds nothing of the kind.) *Classes.* K one-vs-rest problems on the same rows move by at most √K
+    times that, as one vector. *Integers.* The weights are rounded to a grid whose step is a power of two, at most √(K
+    p) steps more, and rounded Gaussian integers are added: exactly μ-Gaussian-DP.
 
     Parameters
     ----------

@@ -362,7 +362,7 @@ class ApproximateMinimaPerturbation(GaussianPerturbation):
     References
     ----------
     Iyengar, Near, Song, Thakkar, Thakurta, Wang, "Towards practical differentially private convex optimization",
-    S&P 2019, Algorithm 1; constants derived anew.
+    S&P 2019, Algorithm 1; constants derived again.
     """
 
     tolerance: float | None = field(default=None, metadata=POSITIVE)

@@ -75,12 +75,12 @@ class Tuned(ApproximateAlgorithm):
     √N μ-Gaussian-DP without any δ: what an account adds up over runs (:class:`~dpalgos.guarantees.PrivateSelection`).
 
     *People.* Which people score goes by their places in the party's roster alone, which neighbours share, and all rows
-    of a person go where the person goes: no number of rows of anybody decides where somebody else is, which positions
-    of rows would. So the person in whom neighbours differ either trains with all rows, weighed by 1/k of the k that the
-    person has, which moves a candidate that takes people by no more than one row does; or scores with all of them. Then
-    a row that is classified right adds ⌊U/k⌋ of the U units of a person, the k rows between 0 and U together, and two
-    persons are at most U apart under either relation: noise of σ = U/μ. By positions a person's rows would be in both
-    halves, and a candidate would cost more than either.
+    of a person go where the person goes: a person's number of rows does not decide where another person is, as
+    positions of rows would. So the person in whom neighbours differ either trains with all rows, weighed by 1/k of the
+    k that the person has, which moves a candidate that takes people by no more than one row does; or scores with all of
+    them. Then a row that is classified right adds ⌊U/k⌋ of the U units of a person, the k rows between 0 and U
+    together, and two persons are at most U apart under either relation: noise of σ = U/μ. By positions a person's rows
+    would be in both halves, and a candidate would cost more than either.
 
     Numerics are exact where the candidates' are: scores are integers with integer noise, and a coin is a 32-bit
     integer below ⌊p 2³²⌋.

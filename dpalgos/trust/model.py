@@ -80,7 +80,7 @@ class TrustModel:
         return False
 
     def masking(self, parties: int) -> Masking | None:
-        """Return how this many parties mask what they send; None where each one's own noise hides its sum."""
+        """Return how this many parties mask what they send; None where each party's noise hides its sum."""
         return None
 
     def travels(self, algorithm: Algorithm, setting: Setting) -> bool:
@@ -148,7 +148,7 @@ class Central(TrustModel):
 @register("trusts", "local")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Local(NoiseOfEach):
-    """The server sees each party's noisy release; a party's guarantee needs nobody else.
+    """The server sees each party's noisy release; a party's guarantee does not depend on others.
 
     Guarantee
     ---------
@@ -171,7 +171,7 @@ class Local(NoiseOfEach):
         return math.sqrt(parties)
 
     def require(self, algorithm: Algorithm, setting: Setting) -> None:
-        """Refuse a release of several parties that is no sum of what each of them sends."""
+        """Refuse a release of several parties that is not a sum of their messages."""
         if len(setting.sizes) > 1 and not is_sum_algorithm(algorithm):
             raise ParameterError(
                 f"{type(algorithm).__name__} reads all parties' rows together, and under trust local each party "
@@ -239,8 +239,8 @@ class SecureAggregation(NoiseOfEach):
         Raises
         ------
         ParameterError
-            If it leaves no noise that the adversary does not know, or allows two survivor sets, or if a party that
-            does not exist is said to be absent.
+            If it leaves no noise that the adversary does not know, or allows two survivor sets, or if the party named
+            as absent does not exist.
         """
         self.absences(parties)
         tolerance = Tolerance(parties=parties, dropouts=self.dropouts, colluders=self.colluders)

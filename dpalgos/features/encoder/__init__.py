@@ -11,7 +11,7 @@ and no probe by more than 0.003.
 What it was learnt from: images of random processes alone, drawn on the fly and never stored: 26 million pairs of
 views (``big``) and 6 million (``small``). A scene is 48 opaque leaves (super-ellipses, polygons, star-shaped blobs) of
 power-law sizes in the colours of a palette, with oriented 1/f textures or a small random network as material, shaded. A
-view is a crop of it, turned, perhaps mirrored, rendered anew and in other colours. The network was taught to tell the
+view is a crop of it, turned, perhaps mirrored, rendered again in other colours. The network was taught to tell the
 two views of a scene from those of all others (NT-Xent, temperature 0.2). So it overlooks mirror images, hue and
 brightness on purpose: what they tell apart (signs, digits, letters) it sees badly.
 

@@ -1,11 +1,11 @@
-"""The rule of when the encoder stands beside another map of images, and at which weight."""
+"""The rule of when the encoder is combined with another map of images, and at which weight."""
 
 from __future__ import annotations
 
 from dpalgos.registry import AlgorithmSpec
 
 WEIGHT = 0.7
-"""What the encoder's features are multiplied by beside those of a whitened map, both of norm 1.
+"""Weight of the encoder's features next to those of a whitened map, both of norm 1.
 
 Chosen in trials on CIFAR-10 and, in grey, Fashion-MNIST; CIFAR-10 in grey would gain 0.008 more with 1.
 """
@@ -16,7 +16,7 @@ Of 16,000 images of CIFAR-10, measured on 4,000 others: nothing gained at 52, 0.
 1,151; in grey 0.024 lost at 28 and 0.010 at 52, gained 0.017 at 98 and 0.044 at 429 and 1,151.
 """
 _MOST = 400
-# Of one channel and of three: the network, and the directions of the other map beside which it has all its own (beside
+# For one channel and for three: the network, and the directions of the other map at which it has all its own (at
 # fewer it has fewer in proportion). In grey the smaller one is better on clothes at half the time; in colour it is
 # 0.010 behind the big one at a signal of 429.
 _NETS = {1: ("small", 400), 3: ("big", 800)}
@@ -25,18 +25,18 @@ _NETS = {1: ("small", 400), 3: ("big", 800)}
 def beside(
     today: AlgorithmSpec, *, mirror: bool | None, strength: float, asked: bool = False
 ) -> tuple[AlgorithmSpec, str]:
-    """Return a map of images with the encoder beside it where that pays, else the map itself; and why.
+    """Return a map of images, combined with the encoder where that raises accuracy; and the reason.
 
-    The encoder was taught to overlook mirror images and colour, which tell signs, digits and letters apart: it stands
-    beside where their owner says that mirror images are the same thing, and the signal is not too weak. What nobody
-    has said is not taken for said, in colour either: traffic signs lose more by it than photographs gain.
+    The encoder was trained to ignore mirroring and colour, which distinguish signs, digits and letters. It is therefore
+    added only where the owner declares that a mirrored image keeps its class, and the signal is strong enough. Without
+    a declaration it is not added, for colour images either: traffic signs lose more by it than photographs gain.
 
     Parameters
     ----------
     today : AlgorithmSpec
         A ``public-whitening`` with its ``processes``, ``components`` and ``shape``.
     mirror : bool or None
-        The owner's word; None where there is none.
+        The owner's declaration; None where there is none.
     strength : float
         n μ / (f K), public (:func:`dpalgos.systems.recommended.signal`).
     asked : bool

@@ -44,7 +44,7 @@ class Encoder(ImageMap):
 
     Guarantee
     ---------
-    Costs nothing: the network's weights come with this package and were made from random numbers, the directions are
+    No privacy cost: the network's weights come with this package and were made from random numbers, the directions are
     made from the seed and the image's shape, and each image is mapped by itself, to bits that depend on it alone. Its
     rows have norm 1 (or 0, for a row whose features are the mean).
 
@@ -91,7 +91,7 @@ class Encoder(ImageMap):
         Raises
         ------
         ParameterError
-            If rows are no images of the shape.
+            If rows are not images of the shape.
         """
         return self.network(dimension).dimension
 
@@ -101,7 +101,7 @@ class Encoder(ImageMap):
         Raises
         ------
         ParameterError
-            If rows are no images of the shape, or more directions are asked for than the network has features.
+            If rows are not images of the shape, or more directions are requested than the network has features.
         """
         require_components(self.components, self.features_of(dimension))
         return self.components
@@ -148,7 +148,7 @@ class Encoder(ImageMap):
         return self.part_of(_made(json.dumps(dict(spec.parameters), sort_keys=True), dimension))
 
     def make(self, dimension: int) -> WhitenedFeatures:
-        """Return the map of rows of so many features, made anew."""
+        """Make and return the map of rows of so many features."""
         network = self.network(dimension)
         pairs = drawn_pairs(self.processes, self.images, self.sizes(dimension), np.random.default_rng(self.seed))
         blocks = (network.transform(moved_to_zero(images)) for pair in pairs for images in pair)
