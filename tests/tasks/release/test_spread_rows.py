@@ -21,7 +21,7 @@ from storage import rowfiles
 from storage.layout import Layout
 from storage.objects import objects_of
 from storage.refs import ShardRef
-from storage.shards import write_shards
+from storage.shards import open_shard, write_shards
 from storage.source import Block, Source
 from tasks.host.cluster import security
 from tasks.host.dask_workers import SharedSums
@@ -51,9 +51,6 @@ def released(shards: Sequence[ShardRef], cut: bool = False) -> tuple[bool, list[
     """Return whether rows are spread, and what two algorithms make of them, noise included."""
     setting = Setting(sizes=tuple(shard.rows for shard in shards), dimension=6, classes=2, trust=Trust.CENTRAL)
     found, spread = [], []
-    if cut:
-        # Of so few rows nothing pays.
-        seen_rows._DISPATCH_SECONDS = seen_rows._NUMBER_SECONDS = 0.0
     for algorithm in (AnalyzeGauss(budget=_MU, components=2), NoisyGradientDescent(budget=_MU, iterations=2)):
         planned = cast(PlannedRelease, _Planned(algorithm, setting)) if cut else None
         parties = [rows_of(shard, [_halved], 6, planned) for shard in shards]
@@ -108,19 +105,22 @@ def place(
             small.setattr(rowfiles, "_BLOCK_ENTRIES", 6 * 40)
             ref = stored(layout, source, private=True, name="spread")
             partitioned = {"a": np.arange(0, 180), "b": np.arange(180, 300)}
-            yield layout, write_shards(layout, ref, partitioned, "even")
+            shards = write_shards(layout, ref, partitioned, "even")
+        yield layout, shards
 
 
 @pytest.fixture(scope="module")
 def cluster(place: tuple[Layout, tuple[ShardRef, ...]]) -> Iterator[Client]:
+    """Yield two workers in threads of this process, which talk over TLS as processes do (tests/flows/test_sweep.py)."""
     own = security(place[0])
+    given: dict[str, Any] = {"threads_per_worker": 1, "protocol": "tls", "dashboard_address": None}
     with (
         untraced(),
         pytest.MonkeyPatch.context() as patch,
     ):
         patch.setenv("UNITBALL_ROOT", str(place[0].root))
         with (
-            LocalCluster(n_workers=2, threads_per_worker=1, protocol="tls", security=own, dashboard_address=None) as on,
+            LocalCluster(n_workers=2, processes=False, security=own, **given) as on,
             Client(on, security=own) as client,
         ):
             client.register_plugin(SharedSums())
@@ -147,12 +147,16 @@ def test_one_file_is_cut_where_that_pays(
     """To the bit, too; a run whose sums take no time leaves it whole."""
     layout, _ = place
     monkeypatch.setenv("UNITBALL_ROOT", str(layout.root))
+    # Of so few rows nothing pays.
+    monkeypatch.setattr(seen_rows, "_DISPATCH_SECONDS", 0.0)
+    monkeypatch.setattr(seen_rows, "_NUMBER_SECONDS", 0.0)
     random = np.random.default_rng(2)
     # More rows than two blocks have.
     block = Block(random.normal(size=(17_000, 6)), random.integers(0, 2, 17_000))
     source = Source(format="synthetic", place="made up", dimension=6, parts={"train": [block]}, classes=("0", "1"))
     ref = stored(layout, source, private=True, name="one")
     shards = write_shards(layout, ref, {"a": np.arange(0, 17_000)}, "even")
+    assert len(open_shard(layout, shards[0]).files) == 1
     spread, over_workers = cluster.submit(released, shards, cut=True).result(timeout=300)
     alone, here = released(shards)
     assert spread

@@ -38,11 +38,27 @@ PASSWORD = "correct horse battery staple"
 NAMES = ("MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD")
 
 
+# The command, whose server is a process that imports all of it once more, in one process.
+_SERVER = """
+import os, runpy, sys
+import mlflow.server
+
+def here(command, *, extra_env, **_):
+    os.environ.update(extra_env)
+    sys.argv = command[2:]
+    runpy.run_module("uvicorn", run_name="__main__")
+
+mlflow.server._exec_cmd = here
+sys.argv = ["mlflow", "server", "--app-name", "basic-auth", *sys.argv[1:]]
+runpy.run_module("mlflow", run_name="__main__")
+"""
+
+
 @pytest.fixture(scope="module")
 def server(
     tmp_path_factory: pytest.TempPathFactory, tracking_copied: Callable[[Path], None]
 ) -> Iterator[tuple[str, Path]]:
-    """Start a server as its documentation says; return its address and folder."""
+    """Start a server by its documented command; return its address and folder."""
     folder = tmp_path_factory.mktemp("server")
     tracking_copied(folder / "made")
     settings = folder / "auth.ini"
@@ -56,7 +72,7 @@ def server(
     stores += ["--artifacts-destination", str(folder / "artifacts")]
     where = ["--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "mlflow", "server", "--app-name", "basic-auth", *stores, *where],
+        [sys.executable, "-P", "-c", _SERVER, *stores, *where],
         env=clean_environment(
             MLFLOW_AUTH_CONFIG_PATH=str(settings),
             MLFLOW_FLASK_SERVER_SECRET_KEY="of this test",
