@@ -133,6 +133,12 @@ def tracked_root(root: Path, tracking_copied: Callable[[Path], None]) -> Path:
 
 
 @pytest.fixture
+def unlogged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Record descriptions among the results alone; tests/tasks/tracking/test_descriptions.py looks at MLflow."""
+    monkeypatch.setattr("tasks.tracking.descriptions.track_run", lambda root, report: "0" * 32)
+
+
+@pytest.fixture
 def unitball(engine: Engine, root: Path, capfd: pytest.CaptureFixture[str]) -> CommandLine:
     """Return the command line, run in this process on a root of the test's own, whose runs are flows."""
     engine.prepare(root)

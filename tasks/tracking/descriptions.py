@@ -7,6 +7,7 @@ import io
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 from dpalgos.guarantees import rounded_up
@@ -80,9 +81,13 @@ def _report(plan: RunPlan, result: RunResult, found: Found, draw: Callable[[Foun
         metrics={"mu": rounded_up(found.terms.mu, 6), **spent},
         trained_on=dataset,
         files={TABLES: json.dumps(found.to_json(), indent=1), LINES: lines_as_csv(found)},
-        drawn=lambda: {FIGURE: draw(found)},
+        drawn=partial(_figures, found, draw),
         note=_page(plan, found, dataset),
     )
+
+
+def _figures(found: Found, draw: Callable[[Found], bytes]) -> dict[str, bytes]:
+    return {FIGURE: draw(found)}
 
 
 def named(found: Description | PairsDescription) -> str:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from storage.refs import DatasetRef, Visibility
 from tasks.runtime.plots import Curve, Matrix, draw_measured
-from tasks.tracking import reporting
+from tasks.tracking import descriptions, reporting
 from tasks.tracking.effect_figure import draw_effects
 from tasks.tracking.effects import Effects
 from tasks.tracking.runs import tracking_client, view_path
@@ -20,7 +21,8 @@ from tasks.tracking.runs import tracking_client, view_path
 def figures_remembered() -> Iterator[None]:
     """Let runs have a figure of their kind that was drawn before: a quarter of a flow's time is two figures.
 
-    Of a kind are figures of so many classes, curves and cells, measured on the same. Tests of what is drawn draw.
+    Of a kind are figures of so many classes, curves and cells, measured on the same, and all of one function's of
+    descriptions. Tests of what is drawn draw.
     """
     honest, kept = draw_measured, dict[object, bytes]()
     of_effects = draw_effects
@@ -37,7 +39,15 @@ def figures_remembered() -> Iterator[None]:
             kept[kind] = of_effects(found)
         return kept[kind]
 
+    of_description = descriptions._figures
+
+    def description_drawn(found: Any, draw: Callable[[Any], bytes]) -> dict[str, bytes]:
+        if draw not in kept:
+            kept[draw] = of_description(found, draw)[descriptions.FIGURE]
+        return {descriptions.FIGURE: kept[draw]}
+
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(descriptions, "_figures", description_drawn)
         patch.setattr(reporting, "draw_measured", drawn)
         patch.setattr(reporting, "draw_effects", effects_drawn)
         yield

@@ -41,6 +41,8 @@ from tasks.release.descriptions import DescribedColumn, Figure, compared, descri
 from tasks.release.seen_rows import rows_of
 from tests.support.command_line import CommandLine
 
+pytestmark = pytest.mark.usefixtures("unlogged")
+
 ROWS = 600
 STAGES = ("none", "mild", "severe")
 SCHEMA = """\
