@@ -3,9 +3,9 @@
     python benchmarks/accounting.py [--output benchmarks/results] [--only delta-of-runs]
     python benchmarks/render.py
 
-Arithmetic of the product's own functions over public facts: runs are planned over rows that nobody has, priced as the
-ledger prices them, and added up as an account adds them up. No row is read and nothing is drawn, so the same version of
-the code gives the same numbers on every machine. Half a minute on one core.
+Arithmetic of the product's own functions over public facts: runs are planned over imaginary rows, priced as the ledger
+prices them, and added up as an account adds them up. No row is read and nothing is drawn, so the same version of the
+code gives the same numbers on every machine. Half a minute on one core.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ def tuned(candidates: int, delta: float) -> tuple[PrivateSelection, list[dict[st
 
 
 def tuning_left() -> Table:
-    """Return what is left of an account after a tuning, by either guarantee of it."""
+    """Return the remaining budget of an account after a tuning, by either guarantee of it."""
     cap, rows = FilterCap(3.0, 1e-5, reserved=RESERVED), []
 
     def after(before: Mapping[str, PlanCost], epsilon: float, delta: float) -> float | None:

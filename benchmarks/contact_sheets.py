@@ -18,7 +18,7 @@ SHAPES = {"dead-leaves": (3, 32, 32)}
 
 
 def main() -> None:
-    """Write an image a process, each image beside the same one changed anew."""
+    """Write one image per process, each next to a random change of it."""
     for name in names("processes"):
         channels, height, width = SHAPES.get(name, (1, 28, 28))
         drawn = lookup("processes", name)().pairs(PAIRS, channels, height, width, np.random.default_rng(0))

@@ -1,4 +1,4 @@
-"""PrivateClassifier beside diffprivlib's LogisticRegression on Adult; the table of docs/accuracy.md.
+"""PrivateClassifier compared with diffprivlib's LogisticRegression on Adult; the table of docs/accuracy.md.
 
     python benchmarks/diffprivlib_adult.py encode DATA/adult adult.npz       # Unitball's environment
     python benchmarks/diffprivlib_adult.py ours adult.npz ours.json

@@ -1,10 +1,10 @@
-"""The encoder beside today's map of images, alone, small, and without mirror images: accuracy, and what it takes.
+"""The encoder with the recommended map of images, alone, small, and without mirror images: accuracy and cost.
 
 Run as ``python benchmarks/encoder.py --format cifar10 --path FOLDER --held-out 4000``; formats are those of ``unitball
 ingest``. One curator, replace-one, delta 1e-5, the recommended system's head; rows to learn from and rows held out are
 both of the training part. ``--test`` learns from all of the first and says the accuracy on the test part. ``--rows``
-takes so many rows alone, ``--pairs`` draws fewer synthetic pictures, ``--keep`` keeps mapped rows in a folder for
-another run, ``--speed`` says the time of a picture over that of its matrix products alone, and nothing else.
+takes so many rows alone, ``--pairs`` draws fewer synthetic images, ``--keep`` keeps mapped rows in a folder for
+another run, ``--speed`` only measures the time per image relative to that of its matrix products.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ NETS = ("big, mirror", "big", "small, mirror", "small")
 
 
 def speed(net: str, mirror: bool, pictures: int = 16, turns: int = 9) -> tuple[float, float]:
-    """Return the processor's milliseconds a picture, and of the products of the same shapes alone, one thread each."""
+    """Return the processor's milliseconds per image, and of the products of the same shapes alone, one thread each."""
     network = EncoderFeatures.of(load(net), (3, 32, 32), mirror=mirror)
     random = np.random.default_rng(0)
     rows = random.random((pictures, 3072))

@@ -11,7 +11,7 @@ bands.
 
 ``mnist`` divides 50,000 of MNIST's training rows among the nights and releases class sums of the recommended features,
 on one budget for all nights (delta 1e-5, replace-one, one curator), in these ways; one line has the whole budget each
-night, which nobody has, and the last releases gradients, each row's taken once, in place of class sums.
+night, which is not achievable. The last line releases gradients, one per row, in place of class sums.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ def seconds(each: int) -> dict[str, float]:
 
 
 def write(folder: Path, each: int) -> None:
-    """Write everybody's rows and the schema."""
+    """Write all people's rows and the schema."""
     import yaml
 
     random = np.random.default_rng(1)

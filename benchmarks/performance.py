@@ -1,11 +1,11 @@
-"""Speed of each piece of work beside others' code for it: one table, alternating, medians, ratios.
+"""Speed of each piece of work compared with other libraries: one table, alternating, medians, ratios.
 
 ``python benchmarks/performance.py [rows …] [--repeat 5] [--peers PYTHON] [--json FILE]``. All sides of a row run in
 turn after one warm-up, so that a busy machine slows all; what counts is the ratio. Libraries that Unitball does not
 need run in an environment of their own (``benchmarks/peers.py``), whose interpreter ``--peers`` names; without it their
-lines are left out. What is a process of its own is run beside an empty one, its children included, with the peak of its
-memory. Rows are synthetic, or scikit-learn's digits, or read from ``UNITBALL_DATA``; the environment's
-``OMP_NUM_THREADS`` applies to all.
+lines are left out. A separate process is compared with an empty one, its children included, with its peak memory. Rows
+are synthetic, or scikit-learn's digits, or read from ``UNITBALL_DATA``; the environment's ``OMP_NUM_THREADS`` applies
+to all.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Teach an encoder on pictures of random scenes: what :mod:`dpalgos.features.encoder` ships, made anew.
+"""Train an encoder on images of random scenes, as the one that :mod:`dpalgos.features.encoder` ships.
 
 In an environment of its own (``benchmarks/random_scenes.txt``), on one GPU for minutes or on a processor for a trial::
 

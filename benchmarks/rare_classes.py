@@ -1,4 +1,4 @@
-"""Rare classes: the recommended system with and without balanced classes, beside scikit-learn; docs/rare-classes.md.
+"""Rare classes: the recommended system with and without balanced classes, and scikit-learn; docs/rare-classes.md.
 
     UNITBALL_DATA=/path/to/data python benchmarks/rare_classes.py [--seeds 5] [--sets claims,ijcnn1,letter,adult,musk]
 

@@ -5,11 +5,11 @@
 
 50,000 of MNIST's training rows (``$UNITBALL_DATA/mnist``) partitioned over the parties, delta 1e-5, the standard 10,000
 test rows. Map and trainer are what the system chooses (``dpalgos.systems.recommended``), and the sums are formed by the
-trust model as in a run; what a run has besides (root, ledger, door) is left out, so that scattering is computed once
-instead of once a run. One line a point: mean, smallest and largest over the seeds. ``--none`` adds softmax regression
-without noise on the same features. ``--keep`` stores the scattering features in a folder for the next time.
-``--plot`` draws the figure, with the lines of ``unitball frontier --dataset mnist --algorithms … --out others`` in it
-where ``--beside others/results.parquet`` names them.
+trust model as in a run; the other parts of a run (root, ledger, door) are left out, so that scattering is computed once
+instead of once per run. One line a point: mean, smallest and largest over the seeds. ``--none`` adds softmax regression
+without noise on the same features. ``--keep`` stores the scattering features in a folder for the next time. ``--plot``
+draws the figure, with the lines of ``unitball frontier --dataset mnist --algorithms … --out others`` in it where
+``--beside others/results.parquet`` names them.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def main() -> None:
 
 
 def draw(runs: list[dict[str, Any]], beside: list[Path], path: Path) -> None:
-    """Draw accuracies against epsilon, beside them those of ``unitball frontier``'s results."""
+    """Draw accuracies against epsilon, with those of ``unitball frontier``'s results."""
     names = {"axis_epsilon": "epsilon", "metric_accuracy": "accuracy"}
     others = [pd.read_parquet(place).rename(columns=names) for place in beside]
     for one in others:

@@ -1,7 +1,7 @@
 """Write the tables of measurements into the pages: from benchmarks/results/*.json, between two marks.
 
-    python benchmarks/render.py             # write each marked table of docs/*.md and README.md anew
-    python benchmarks/render.py --check     # say which differ, and end with 1
+    python benchmarks/render.py             # write each marked table of docs/*.md and README.md again
+    python benchmarks/render.py --check     # list those that differ, and exit with 1
 
 A page marks the place with ``<!-- table: NAME -->`` and ``<!-- end -->``. NAME is a file of ``benchmarks/results``
 without its ending, or a table that a function of this module makes of one or several (:data:`MADE`). Each file says
@@ -45,7 +45,7 @@ def load(name: str, results: Path = RESULTS) -> Table:
     Raises
     ------
     ValueError
-        If it does not say what made it, or by which command it is made anew.
+        If it does not record what made it, or the command that repeats it.
     """
     found: Table = json.loads((results / f"{name}.json").read_text("utf-8"))
     if missing := [one for one in SAID if not (isinstance(found, dict) and found.get(one))]:
@@ -56,7 +56,7 @@ def load(name: str, results: Path = RESULTS) -> Table:
 
 
 def rendered(text: str, results: Path = RESULTS) -> str:
-    """Return a page with each of its marked tables made anew."""
+    """Return a page with each of its marked tables written again."""
     return _BLOCK.sub(lambda found: f"{found[1]}\n{table(found[2], results)}\n{found[4]}", text)
 
 

@@ -1,4 +1,4 @@
-"""The cost of secure aggregation: masking beside the covariance, many steps, many parties.
+"""The cost of secure aggregation: masking compared with the covariance, many steps, many parties.
 
     python benchmarks/secure_aggregation.py [--plot cost.png] [--largest 50000]
 
@@ -118,7 +118,7 @@ def report(title: str, target: str, seconds: float, bound: float) -> None:
 
 
 def covariance() -> None:
-    """Print a 784 x 784 covariance's own time beside its masking, for 5 parties."""
+    """Print a 784 x 784 covariance's own time next to its masking, for 5 parties."""
     generator = np.random.default_rng(0)
     parties, rows, dimension = 5, 10_000, 784
     tolerance = Tolerance(parties=parties, dropouts=1, colluders=1)

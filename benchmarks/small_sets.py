@@ -1,4 +1,4 @@
-"""Every registered proved trainer that a curator can run, beside the recommended system, on small two-class sets.
+"""Every registered proved trainer that a curator can run, and the recommended system, on small two-class sets.
 
     UNITBALL_DATA=/path/to/data python benchmarks/small_sets.py [--seeds 20] [--epsilons 0.5,1] [--sets heart_scale,…]
 

@@ -194,7 +194,7 @@ def of_peer(system: str, table: Table, cells: Sequence[Cell], python: str) -> It
 
 
 def store(table: Table, path: Path) -> None:
-    """Write a table for a peer, with the linear encoding of the product beside the cells."""
+    """Write a table for a peer, with the cells and the product's linear encoding."""
     arrays: dict[str, Any] = {
         "ranges": table.ranges, "sizes": np.array(table.sizes, dtype=np.int64), "classes": table.classes,
         "label_range": np.array(table.label_range),

@@ -1,4 +1,4 @@
-"""Alerts: what a root's log of events says that somebody has to look at, sent to the webhook."""
+"""Alerts: messages of a root's event log that need a person's attention, sent to the webhook."""
 
 import asyncio
 import json
@@ -20,10 +20,10 @@ _ALERT_SECONDS, _TIMEOUT, _PAUSES = 1.0, 20.0, (0.0, 2.0, 10.0)
 
 
 def new_alerts(root: Path) -> Iterator[LogLine | None]:
-    """Yield what somebody has to look at as the root's log of events gets it, and None where nothing is new.
+    """Yield messages that need attention as the root's event log receives them, and None where nothing is new.
 
     It goes on where it was when it was asked the last time, by another process, too; the first time at the log's end.
-    Nobody but the root's user writes there, so that a holder of a server's password forges no alert.
+    Only the root's user writes there, so a holder of a server's password cannot forge an alert.
     """
     path, place = events_file(root), Layout(root).prefect / ".webhook-read"
     path.parent.mkdir(mode=0o700, exist_ok=True)

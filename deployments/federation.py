@@ -127,7 +127,7 @@ def posting(seconds: float) -> Transport:
     Parameters
     ----------
     seconds : float
-        How long a party has to answer. A request that was not begun by then is taken back.
+        How long a party has to answer. A request that was not begun by then is withdrawn.
     """
 
     def transport(party: str, request: Request) -> Answer | None:

@@ -128,8 +128,8 @@ async def reap_orphaned_runs(
 def form_shown(schema: Mapping[str, Any], datasets: Sequence[str]) -> dict[str, Any]:
     """Return the form of a deployment as it is shown, from what Prefect makes of the flow's parameters.
 
-    It takes the names that it shows and no other: with another one, a run would be made that fails. What is left empty
-    is left out: Prefect's pages send a default of nothing, which is of no box's type.
+    It takes the names that it shows and no other: with another one, a run would be made that fails. Empty fields are
+    left out: Prefect's pages send an empty default, which has the wrong type for the field.
     """
     form = deepcopy(dict(schema))
     form["additionalProperties"] = False

@@ -6,8 +6,8 @@ is used):
 - ``_Part``, started again, unless it keeps dying: test_the_runner_killed_in_the_middle;
 - ``_open_port``, the port asked for first, and kept: test_a_port_in_use_is_said_to_be;
 - ``reap_orphaned_runs`` of ``deployments/runner.py``: a run whose process ended while the server's database was away
-  runs for ever, test_a_year_with_postgresql;
-- ``root_tag`` there: on a shared server a start calls other people's runs crashed,
+  stays in state Running, test_a_year_with_postgresql;
+- ``root_tag`` there: on a shared server a start marks other people's runs as crashed,
   test_only_runs_of_dead_processes_are_called_crashed;
 - ``by_name`` there, a run's process imports the flow: by value, the flow loses the types its annotations name, and
   every served run fails;
@@ -305,7 +305,7 @@ def serve(serving: Serving) -> Iterator[tuple[list[_Part], Callable[[], bool]]]:
     ServeError
         If a port is taken or a part does not start.
     storage.errors.InputError
-        If ``UNITBALL_WEBHOOK`` is no address that alerts may be sent to.
+        If ``UNITBALL_WEBHOOK`` is not an address that alerts may be sent to.
     storage.errors.StorageError
         If the root cannot be written, or another process serves it.
     """

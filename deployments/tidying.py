@@ -12,7 +12,7 @@ from tasks.runtime.settings import current_root, has_own_database, keep_private,
 def remove_old_results(root: Path, days: float) -> int:
     """Remove what Prefect cached of tasks long ago; return how many files.
 
-    What is asked for again is made again: releases are found by their keys, and cost nothing.
+    What is asked for again is made again: releases are found by their keys, at no charge.
     """
     before, count = time.time() - days * 24 * 3600, 0
     for path in (Layout(root).prefect / "results").rglob("*"):
@@ -23,7 +23,7 @@ def remove_old_results(root: Path, days: float) -> int:
 
 
 def remove_deleted_runs(root: Path, days: float) -> None:
-    """Remove runs that somebody deleted in MLflow long ago, with their artifacts, from the root's own database."""
+    """Remove runs that were deleted in MLflow long ago, with their artifacts, from the root's own database."""
     if not has_own_database(root):
         return
     from mlflow.cli import gc

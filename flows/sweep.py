@@ -166,7 +166,7 @@ def sweep(spec: SweepSpec, agreed: list[str] | None = None) -> SweepResult:
     ----------
     spec : SweepSpec
     agreed : list of str, optional
-        Keys of the releases to whose price the command line has agreed; all may be charged if left out.
+        Keys of the releases whose price was agreed to on the command line. Default: all may be charged.
 
     Returns
     -------

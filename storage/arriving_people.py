@@ -41,7 +41,7 @@ class ArrivingPeople:
         self._rows: dict[str, list[tuple[str, Digests, Digests, NDArray[Any]]]] = {}
 
     def meet(self, part: str, block: Block) -> tuple[Block, Digests]:
-        """Take note of whose rows pass, and return those that are somebody's and no null records, with the digests.
+        """Record whose rows pass; return those that have a person and are not null records, with the digests.
 
         A null record needs no place where a person is one, with and without rows.
         """
@@ -69,7 +69,7 @@ class ArrivingPeople:
         return whole.hexdigest()
 
     def joined(self, register: PersonRegister, seen: Seen) -> "JoinedPeople":
-        """Return a register with whoever is new, which rows came, and which of them count.
+        """Return a register with the new people, the rows that came, and which of them count.
 
         Parameters
         ----------

@@ -173,7 +173,7 @@ def write_bytes(path: Path, data: bytes, *, mode: int = 0o644) -> None:
 
 
 def write_once(path: Path, *parts: bytes) -> None:
-    """Write a file that only its owner reads, unless one is there: whoever is first has written it.
+    """Write a file that only its owner reads, unless one is there: only the first writer succeeds.
 
     Parameters
     ----------
@@ -218,8 +218,8 @@ class Staging:
         ----------
         target : Path
         is_whole : callable
-            Says whether what lies at ``target`` is to be kept. It is asked under a lock that whoever publishes into or
-            discards from this folder holds, so that nothing whole that appears in between is ever removed.
+            Says whether what lies at ``target`` is to be kept. It is called under the lock that is held for publishing
+            into or discarding from this folder, so that a complete file that appears in between is never removed.
         """
         with writing(target):
             if self._durable:

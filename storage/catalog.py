@@ -93,7 +93,7 @@ class Catalog:
 
     What holds at every time, in whatever order processes register: a name, and an account, is private or public for
     good; all versions of a name spend from one account unless its owner declared the people disjoint, which opens a
-    new one; a private account has a cap; an account is of rows or of people for good, and so are all tables in it;
+    new one; a private account has a cap; an account's unit, row or person, is fixed at opening, for all of its tables;
     tables whose people go by the same names (:attr:`storage.people.People.namespace`) are in one account.
     """
 
@@ -136,14 +136,14 @@ class Catalog:
             Epsilon that the cap is lowered to at the opening of the account; see
             :meth:`storage.ledger.ledger.Ledger.open_account`.
         disjoint_people : str
-            The owner's declaration, with its reason, that nobody in this version is in the name's earlier ones (which
-            needs a new `account`) or in the overlapping accounts; empty where nothing is declared.
+            The owner's declaration, with its reason, that no person in this version is in the name's earlier ones
+            (which needs a new `account`) or in the overlapping accounts; empty where nothing is declared.
         overlapping : sequence of str
             Other accounts under which some of these rows are stored.
         group_size : int, optional
             The most rows one person has; 1 by default, and fixed once the account is open.
         idealised_allowed : bool, optional
-            The owner's word on floating-point noise; may be given or taken back with any version.
+            The owner's permission for floating-point noise; may be given or revoked with any version.
         relation : str, optional
             The neighbouring relation of the account's guarantees; fixed once the account is open.
         fingerprints : str, optional

@@ -26,7 +26,7 @@ None, NaN, NA, NaT: missing, see :func:`absent`        null
 
 Null, too, and so refused wherever values are compared, is what cannot be known: floats of 2^53 and above (2^24 of
 float32, 2^11 of float16), as such or written with a point or an exponent, since neighbouring whole numbers are the same
-float; bytes, lists and mappings; text that is no Unicode.
+float; bytes, lists and mappings; text that is not Unicode.
 
 Columns of numbers and of days compare what a cell means there: :func:`numbers`, :func:`days`. Cells of equal canonical
 texts are equal numbers and, where no format is declared, equal days.

@@ -58,19 +58,19 @@ class ColumnOrder:
 
     A strictly monotone curve through a column leaves every step as it is, or turns all of them around, which counts as
     the same; so does everything that leaves the values alone: other rows before or behind, a column's name and place.
-    Equal neighbours are no step either way. A window counts if at least 16 of its steps go up and 16 down, if for each
+    Equal neighbours are not a step. A window counts if at least 16 of its steps go up and 16 down, if for each
     period of 2 to 24 rows one step in four at least differs from the step a period before, and if it occurs once in its
-    column: what is sorted, counts up, repeats or comes back with exceptions is like that in anybody's table.
+    column: a column that is sorted, counts up, repeats or recurs with exceptions looks the same in unrelated tables.
 
-    Of other people, with rows in an order that is none of their columns' doing, a window has a given pattern with a
-    probability of at most ``2 (2/pi)^65``, below 4e-13, where values are continuous (the alternating permutations are
-    the most frequent pattern; André 1881), and tables agree only by several of them in each of two columns. The order
-    of rows may have a period: a case and its control in turns, the hours of a day. One row against the period reverses
-    two steps and so changes at most four comparisons; a window that counts has at least four such rows of 65 for a
-    period of 2, three for one of 24. Where each row is against it with probability q, independently, the probability of
-    a given window is then at most max q^4 (1 - q)^61 = 3e-7, or 6e-6. Without the condition it would be that of one
-    exception or none, and two such tables of 2,000 rows would nearly always agree. What is seen by all at the same
-    time (a public series by date) may agree all the same.
+    In a table of other people, whose rows are in an order independent of these columns, a window has a given pattern
+    with a probability of at most ``2 (2/pi)^65``, below 4e-13, where values are continuous (the alternating
+    permutations are the most frequent pattern; André 1881), and tables agree only by several of them in each of two
+    columns. The order of rows may have a period: a case and its control in turns, the hours of a day. One row against
+    the period reverses two steps and so changes at most four comparisons; a window that counts has at least four such
+    rows of 65 for a period of 2, three for one of 24. Where each row is against it with probability q, independently,
+    the probability of a given window is then at most max q^4 (1 - q)^61 = 3e-7, or 6e-6. Without the condition it would
+    be that of one exception or none, and two such tables of 2,000 rows would nearly always agree. What is seen by all
+    at the same time (a public series by date) may agree all the same.
 
     Memory does not grow with rows: of long columns fewer windows are kept, those whose fingerprints are least.
 

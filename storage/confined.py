@@ -36,7 +36,7 @@ def kept_memory() -> int:
     Raises
     ------
     storage.errors.InputError
-        If it is no such number.
+        If it is not such a number.
     """
     value = os.environ.get(MEMORY_VARIABLE, "").strip()
     if not value:
@@ -88,7 +88,7 @@ def confined(target: str, *arguments: Any, place: str, memory: int, seconds: int
     place : str
         What is worked on, for messages.
     memory : int
-        Bytes that the process may take beside its libraries, and of one piece of what it yields.
+        Bytes that the process may use in addition to its libraries, and the limit of one yielded piece.
     seconds : int
         Of processor time for each piece.
 

@@ -91,7 +91,7 @@ def dataset_ref(layout: Layout, version: str) -> DatasetRef:
 def ingested_version(layout: Layout, version: str) -> str:
     """Return the version of the ingested rows that a stored version was made of, as people name it.
 
-    The version itself where it is no mapped one, or is not stored here.
+    The version itself where it is not a mapped one, or is not stored here.
     """
     try:
         body = load_manifest(layout, version)
@@ -218,7 +218,7 @@ def origins(layout: Layout, ref: DatasetRef) -> tuple[tuple[str, int], ...]:
 def owners_of(layout: Layout, ref: DatasetRef, part: str) -> dict[str, list[tuple[int, int]]]:
     """Return whose rows a part's are: of each party with a file of its own, the spans of stored rows that are its.
 
-    The empty name owns all where there is one owner, and the test rows. Whoever has no row is not there.
+    The empty name owns all where there is one owner, and the test rows. People without a row are absent.
     """
     body = load_manifest(layout, ref.version)
     files = origins(layout, ref) if part == "train" else ()

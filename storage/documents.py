@@ -102,7 +102,7 @@ def unpack_arrays(data: bytes, place: object) -> dict[str, NDArray[Any]]:
     Raises
     ------
     DamagedError
-        If it is no such file.
+        If it is not such a file.
     """
     try:
         with open_archive(io.BytesIO(data), _MOST_ARRAYS) as archive:
@@ -223,7 +223,7 @@ def parse_yaml(text: str, place: str) -> Any:
     Raises
     ------
     InputError
-        If it is no YAML, holds a key twice in one mapping or a value that does not exist (the 13th month), is longer
+        If it is not YAML, holds a key twice in one mapping or a value that does not exist (the 13th month), is longer
         than 16 MiB, nested more than a hundred levels deep, or unfolds (aliases of aliases) to more than a million
         values.
     """
@@ -257,8 +257,8 @@ def as_text(place: str, value: Any, spelling: Callable[[Any], str | None] = str)
     Raises
     ------
     InputError
-        If it is a truth value, a day, a mapping or whatever else is no text, or a number that is written otherwise
-        than its text: ``01234``.
+        If it is a truth value, a day, a mapping or another value that is not text, or a number whose written form
+        differs from its text: ``01234``.
     """
     if isinstance(value, bool):
         raise InputError(

@@ -27,7 +27,7 @@ from storage.schema import Schema, Table, parse_schema
 
 @dataclass(frozen=True, slots=True)
 class Clipped:
-    """Cells of a column that are outside the schema and were clipped; for whoever gave the rows alone.
+    """Cells of a column that are outside the schema and were clipped; for the owner of the rows alone.
 
     Attributes
     ----------
@@ -188,7 +188,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
     def labels(self, y: Any) -> NDArray[Any]:
         """Return labels, written as in the table, as the schema names them: numbers, or classes.
 
-        What is no class is its text, and what is no number is NaN.
+        A label outside the classes is its text, and a value that is not a number is NaN.
 
         Parameters
         ----------
@@ -204,7 +204,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
         return np.where(encoded.unclippable, texts, encoded.values[:, 0])
 
     def people(self, X: Any) -> NDArray[np.object_]:
-        """Return whose rows they are by the column that names people, (m,), None where it names nobody surely.
+        """Return whose rows they are by the column that names people, (m,), None for ambiguous ones.
 
         Raises
         ------
@@ -269,8 +269,8 @@ class PictureEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # 
         Parameters
         ----------
         X : frame with the column "image", sequence of bytes, or array (m, d)
-            Each cell the bytes of a file. An array is of numbers already, in [0, 1]. No path is opened: whoever asks a
-            served model would choose among the files of the machine that serves it.
+            Each cell the bytes of a file. An array holds numbers in [0, 1]. No path is opened: otherwise a client of a
+            served model could choose among the files of the serving machine.
 
         Returns
         -------

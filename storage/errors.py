@@ -93,7 +93,7 @@ class OverspendError(RefusedError):
 
 
 class PriceError(RefusedError):
-    """A charge to whose price nobody has agreed; nothing was charged.
+    """A charge whose price was not agreed to; nothing was charged.
 
     Parameters
     ----------

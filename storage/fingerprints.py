@@ -229,12 +229,12 @@ class Fingerprints:
     def keep(self, kept: NDArray[np.bool_]) -> None:
         """Say which of the rows that passed are stored, (m,): the others are in no fingerprint that is saved.
 
-        The columns' sketches are of all rows that passed.
+        The columns' sketches cover all rows that passed.
         """
         self._kept = kept
 
     def save(self, folder: Path, *, exact: bool = True) -> None:
-        """Write all kinds beside the rows, the exact ones only if it is said: their digest is on record."""
+        """Write all kinds next to the rows, the exact ones only on request: their digest is on record."""
         for name, prints in zip((FINGERPRINTS, PATTERNS), self.kinds(), strict=True):
             if exact or name != FINGERPRINTS:
                 data = io.BytesIO()
@@ -254,7 +254,7 @@ class Fingerprints:
         """Return the distinct exact fingerprints and the distinct patterns, sorted; of people each one's least.
 
         So a person is at most one of either kind, as a row is (two of patterns, where there are further ones): whether
-        a table overlaps with another depends on somebody with many rows no more than on somebody with one. In two
+        a table overlaps with another depends on a person with many rows as little as on a person with one. In two
         tables the same person has the same least one with the probability that a row of theirs, of either table, is in
         both.
         """
@@ -277,7 +277,7 @@ class Fingerprints:
         """Return which share of the rows that passed is among a derived version's, whatever their order and labels.
 
         The larger one of rows and of distinct rows, by either kind: neither copies of few drawn rows nor copies of
-        other rows hide what is there. A row of zeros, and a pattern that many tables have, are nobody's.
+        other rows hide what is there. A row of zeros, and a pattern that many tables have, do not count.
         """
         known = _load(path)
         shares, rows = [0.0], self._exact.prints()
@@ -295,7 +295,7 @@ class Fingerprints:
         return Duplicates(len(ordered) - len(starts), int(np.diff(starts, append=len(ordered)).max(initial=1)))
 
     def comparable(self, prints: _Prints) -> _Prints:
-        """Return fingerprints without that of a row of zeros, such as a null record: it is nobody's."""
+        """Return fingerprints without that of a row of zeros, such as a null record: it identifies no data set."""
         (nobody,) = row_fingerprints(np.zeros((1, 1)), self._key)
         return np.asarray(prints[prints != nobody])
 
@@ -439,7 +439,7 @@ def _evidence(differences: _Floats, directions: _Floats, scale: Any) -> _Floats:
 class ColumnSketches:
     """The sketches of columns whose rows pass; memory does not grow with rows.
 
-    Sets of rounded values would not do. Those of two columns of whole numbers agree whosever they are, and where one
+    Sets of rounded values would not do. Those of two columns of whole numbers agree for unrelated people, and where one
     per cent of the rows is gone, all quantiles of n rows have moved by many times the distance between neighbouring
     values. So a column is known by its distribution instead, and compared by whether it is *closer than other people's
     can be*.
@@ -456,7 +456,7 @@ class ColumnSketches:
     t ν) ≤ (t e^(1 − t))^(ν/2) for t < 1. A copy of a share f of the rows has t of about (1 − f) / (1 + f). Two columns
     *agree* where that bound, times the number of pairs of columns, is 10⁻⁶ at most, and two of either set must agree. A
     column whose bound against equally spaced values is below e⁻¹⁰ (row numbers, days of a calendar) does not count: its
-    distribution is everybody's.
+    distribution is common.
 
     Not told apart: other columns that were made to one distribution, such as normal scores of ranks. Not recognised:
     columns that came back with less than about nine tenths of their rows, or more than a tenth of others, or with noise

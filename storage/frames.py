@@ -38,7 +38,7 @@ class Frame:
     index : object
         What a pandas frame calls its rows; None of others.
     hint : callable
-        Returns what to say of a name that is no column.
+        Returns the hint for an unknown column name.
     """
 
     names: tuple[str, ...]
@@ -82,7 +82,7 @@ class Frame:
         return found.array()
 
     def objects(self, name: str) -> list[Any]:
-        """Return the cells of a column as Python's objects, for what is no cell of a table, such as files' bytes."""
+        """Return a column as Python objects, for values that are not table cells, such as the bytes of files."""
         self.require([name])
         column = self.column(self.names.index(name))
         return list(column.to_pylist() if hasattr(column, "to_pylist") else column)

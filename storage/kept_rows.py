@@ -1,11 +1,12 @@
 """Rows as public maps show them: one file of fixed width for each version, map and part, read by position.
 
-A part is what one owner brought in to train on, or a version's test rows. The file holds its rows in their order, each
+A part is one owner's ingested training rows, or a version's test rows. The file holds its rows in their order, each
 as so many little-endian float32 numbers and nothing between them, so that a shard of any partition finds its own by
-their positions. It is as private as the rows and lies with them: beside the version, or in the private store of the
+their positions. It is as private as the rows and lies with them: next to the version, or in the private store of the
 party whose rows they are. In a root with an object store the file is an object, and its manifest lies there.
 
-All of it can be made again of the rows. What is missing, damaged or of other rows is no error, and made anew.
+All of it can be made again of the rows. A part that is missing, damaged or belongs to other rows is made again without
+an error.
 """
 
 import hashlib
@@ -321,7 +322,7 @@ def open_kept(layout: Layout, shard: ShardRef, rows: StoredRows, key: str, mappe
 def keep_rows(layout: Layout, ref: DatasetRef, part: str, key: str, dimension: int, mapped: Mapped) -> None:
     """Write what becomes of a part's rows under a map, in one pass, for each owner of whom it is not kept whole.
 
-    Whoever else would make rows of the same version at the time waits, and finds them.
+    A second process that needs rows of the same version at that time waits, and finds them.
 
     Parameters
     ----------
@@ -332,7 +333,7 @@ def keep_rows(layout: Layout, ref: DatasetRef, part: str, key: str, dimension: i
     dimension : int
         Numbers a row that the map gives.
     mapped : callable
-        Its rows' bits do not depend on the rows beside them.
+        A row's bits do not depend on the other rows.
 
     Raises
     ------
@@ -462,7 +463,7 @@ def kept_objects(layout: Layout) -> list[str]:
 
 
 def remove_kept(layout: Layout, before: float) -> int:
-    """Remove kept rows that nobody has opened since a time, in seconds since 1970, or can open, or of no version.
+    """Remove kept rows last opened before a time (seconds since 1970), unreadable ones, and those without a version.
 
     Returns
     -------

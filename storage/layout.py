@@ -161,13 +161,13 @@ class Layout:
     def kept(self, version: str, part: str, owner: str = "") -> Path:
         """Return the folder of the maps under which one owner's rows of a version's part are kept.
 
-        It lies beside the version's rows where they have one owner, otherwise in the owner's private store.
+        It lies next to the version's rows where they have one owner, otherwise in the owner's private store.
         """
         above = self.party(owner) / "kept" / path_component(version, "version") if owner else self.kept_beside(version)
         return above / path_component(part, "part")
 
     def kept_beside(self, version: str) -> Path:
-        """Return the folder of what is kept of a version's rows beside them."""
+        """Return the folder of a version's kept rows, next to its rows."""
         return self.dataset(version) / "kept"
 
     def party_round(self, party: str, key: str) -> Path:
@@ -192,7 +192,8 @@ class Layout:
         FormatVersionError
             If another version of Unitball made it.
         InputError
-            If it is new and ``UNITBALL_OBJECTS`` is no object store, or it is not and that names another one.
+            If the root is new and ``UNITBALL_OBJECTS`` is not an object store, or the root is old and the variable
+            names another store.
         """
         named = os.environ.get(SERVED_VARIABLE)
         served = named is not None and named == str(self.root.resolve())

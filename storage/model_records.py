@@ -24,7 +24,7 @@ class VersionRecord:
     digest : str
         SHA-256 of its file.
     facts : mapping
-        What it is made of and guaranteed, as whoever registered it wrote it: JSON.
+        Its inputs and guarantee, as written at registration: JSON.
     sequence : int
         The order of all records.
     """
@@ -62,7 +62,7 @@ class AuditRecord:
 class ModelRecords:
     """Models by name and algorithms that were audited, in the ledger's database and its chain of entries.
 
-    Whoever may write to a tracker's registry changes nothing here.
+    Write access to a tracker's registry changes nothing here.
     """
 
     def __init__(self, database: Database) -> None:

@@ -68,7 +68,7 @@ class ObjectStore:
     Raises
     ------
     InputError
-        If the URL is of another kind, or the endpoint would carry private rows over a network in plain text.
+        If the URL has another scheme, or the endpoint would carry private rows over a network in plain text.
     """
 
     url: str
@@ -195,7 +195,7 @@ def row_objects(layout: Layout, party: str | None = None) -> Callable[[Path, str
     """Return what moves a file of a data set's rows, or of one party's, to the store and gives its name there.
 
     None where rows stay under the root. It takes the file and its digest. Objects bear a keyed digest of their content:
-    the plain one would tell whoever can list the bucket whether a guess of private rows is right.
+    with a plain digest, anyone who can list the bucket could check guesses of private rows.
     """
     store, folder = objects_of(layout), "datasets" if party is None else f"parties/{party}"
     if store is None:

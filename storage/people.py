@@ -5,15 +5,16 @@ version in which file, in the order of arrival; within a version, file by file, 
 an exchanged identifier is covered in distribution over the key. Entries are never taken away and never move: a record's
 serial number in its file, and all that follows from it and a public seed (party, held-out part, fold), hold for every
 later version. Neighbouring data sets have the same register, entry by entry, and differ in the rows of one entry. So
-the number of records N is public, also of those without a row in some version, and how many rows anybody has is not.
+the number of records N is public, also of those without a row in some version, and the number of a person's rows is
+not.
 
-Whoever is in several files counts in the entry that came first: their rows elsewhere are left out, by the register and
+A person in several files counts in the entry that came first: their rows elsewhere are left out, by the register and
 not by what their rows hold, and their other entries are counted there as null records.
 
 Of more rows than are taken of a person those stay that came last, and of these the ones with the least keyed
 fingerprints: a rule that is public, looks at that person's rows alone, and lets rows that are new in a later version
-count beside any number of older ones. The others are stored nowhere: what a version takes to read depends on how many
-people there are and on the limit, and not on how far beyond it somebody is. What is kept of every row that came is its
+count, whatever the number of older ones. The others are stored nowhere: what a version takes to read depends on the
+number of people and on the limit, and not on how far a person exceeds it. What is kept of every row that came is its
 fingerprint with the version that it came first with (:class:`Seen`), which the next ingestion alone looks at; a row
 that is away for a version is a new one when it returns.
 
@@ -81,7 +82,7 @@ class People:
 
 
 def identifiers(cells: Any) -> NDArray[np.object_]:
-    """Return the one spelling of each cell that names a person, (m,); None where it names nobody surely.
+    """Return the one spelling of each cell that names a person, (m,); None where it is missing or ambiguous.
 
     That is its canonical text (:mod:`storage.cells`): 17, 17.0, ``"17"`` and ``" 17"`` are one person, from CSV,
     Parquet, JSON or a data frame, and ``"007"`` is not 7. Refused are fractions, truth values, and floats so large that
@@ -99,7 +100,7 @@ def identifiers(cells: Any) -> NDArray[np.object_]:
 
 
 def named(names: Any) -> NDArray[np.bool_]:
-    """Return which of some identifiers name somebody, (m,)."""
+    """Return which of some identifiers name a person, (m,)."""
     return np.array([name is not None for name in names], dtype=bool)
 
 
@@ -138,12 +139,12 @@ class PersonRegister:
     digest: Digests = field(default_factory=lambda: np.zeros(0, dtype=np.uint64))
 
     def joined_by(self, found: Mapping[str, Digests]) -> Self:
-        """Return the register with whoever is new, file by file.
+        """Return the register with the new people, file by file.
 
         Parameters
         ----------
         found : mapping of file to digests
-            Of everybody who is in the file, as often as they are.
+            Of all people in the file, once per row.
         """
         files = tuple(dict.fromkeys([*self.files, *found]))
         file, digest = [self.file], [self.digest]
@@ -209,7 +210,7 @@ def at_most(
 
 
 def row_digests(digests: Digests, prints: Digests, labels: NDArray[Any]) -> Digests:
-    """Return what tells a person's row from all others, (m,): made of keyed digests, so that nobody can guess it.
+    """Return what tells a person's row from all others, (m,): made of keyed digests, so that it cannot be guessed.
 
     Parameters
     ----------

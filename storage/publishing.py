@@ -35,10 +35,10 @@ _UNREGISTERED = "unregistered"
 
 @dataclass(slots=True)
 class StagedDataset:
-    """A source that has been read and checked and lies beside the stored versions, to be published or dropped.
+    """A source that has been read and checked and lies next to the stored versions, to be published or dropped.
 
-    Whoever compares, publishes and registers does all three under the lock of the root's private folder, so that of two
-    that bring in the same rows the second finds those of the first.
+    A process compares, publishes and registers under one lock of the root's private folder, so that of two processes
+    that ingest the same rows the second finds those of the first.
     """
 
     layout: Layout

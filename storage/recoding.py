@@ -113,7 +113,7 @@ class Recoding:
 
     @cached_property
     def written(self) -> frozenset[str]:
-        """The codes; what begins with a prefix is none of them."""
+        """The codes; texts that begin with a prefix are not among them."""
         return frozenset(rule.code for rule in self.declared if not rule.prefix)
 
     @property
@@ -170,7 +170,7 @@ class Recoding:
 
 @dataclass(frozen=True, slots=True)
 class Places(Mapping[str, int]):
-    """The place of the value that a text in its one spelling means; texts without one are no keys."""
+    """The place of the value that a text in its one spelling means; texts without one are not keys."""
 
     recoding: Recoding
     of_values: Mapping[str, int]
@@ -199,7 +199,7 @@ def items_of(declared: Any) -> list[tuple[Any, Any]] | None:
 def in_order(entry: Any) -> Any:
     """Return a column's declaration with pairs in place of mappings of codes.
 
-    Features and classes lie in the order of a mapping, and whoever keeps JSON may sort its keys.
+    Features and classes lie in the order of a mapping, and programs that store JSON may sort its keys.
     """
     if not isinstance(entry, dict):
         return entry
@@ -215,7 +215,7 @@ def first_characters(place: str, first: Any) -> int | None:
     Raises
     ------
     InputError
-        If it is no whole number from 1.
+        If it is not a whole number from 1.
     """
     if first is not None and (type(first) is not int or first < 1):
         raise InputError(

@@ -9,7 +9,7 @@ from pydantic import BaseModel, SerializerFunctionWrapHandler, model_serializer
 
 
 class Visibility(StrEnum):
-    """Whether rows are somebody's secret."""
+    """Whether rows are private."""
 
     PRIVATE = "private"
     PUBLIC = "public"
@@ -80,7 +80,7 @@ class Unit:
         return "people" if self.person else "rows"
 
     def meaning(self, group: str = "", size: int = 5) -> str:
-        """Return what it means for somebody with several rows.
+        """Return what it means for a person with several rows.
 
         Parameters
         ----------

@@ -217,8 +217,8 @@ class ObjectReleases(ReleaseStore):
 
     Two writers of one release may put two objects, if a library changed a value in its last bit. The order in which
     they appear does not decide between them: the ledger does, by a row of its own, under its write lock, after the
-    object is there and before anybody is told. So that a release is made exactly once rests on the ledger alone. What
-    is read is compared with the digest in that row, which whoever may write to the bucket cannot change.
+    object is stored and before it is published. So that a release is made exactly once rests on the ledger alone. Each
+    object that is read is compared with the digest in that row, which write access to the bucket cannot change.
 
     Parameters
     ----------

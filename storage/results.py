@@ -214,7 +214,7 @@ def query(
     memory : int, optional
         Bytes that the database may hold, 256 MiB at least; four fifths of the machine's by default.
     seconds : float, optional
-        How long the query may take; for ever by default.
+        How long the query may take. Default: no limit.
 
     Returns
     -------

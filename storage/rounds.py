@@ -21,7 +21,7 @@ _CHECK = 16
 
 
 class RoundStore:
-    """Files of one folder, each written once: whoever stores a name first has stored it.
+    """Files of one folder, each written once: the first to store a name wins.
 
     Parameters
     ----------

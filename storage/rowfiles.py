@@ -50,8 +50,7 @@ class RowFormat:
     sparse : bool
         Rows as index and value lists instead of ``dimension`` numbers each.
     shares : bool
-        Whether each row says how many rows its person has beside it, itself included, and at which place among the
-        records this person is.
+        Whether each row stores the number of its person's rows, and this person's place among the records.
     positions : bool
         Whether each row says where it stands among the rows that it is a copy of: those of shards do.
     """
@@ -267,7 +266,7 @@ class RowWriter:
             self._in_part = 0
 
     def close(self) -> WrittenRows:
-        """Write what is left and return what was written."""
+        """Write the remaining rows and return what was written."""
         self.flush()
         self._close_part()
         return WrittenRows(tuple(self._files), self.rows, self._digest.hexdigest())
@@ -399,7 +398,7 @@ class StoredRows:
         return np.concatenate([np.zeros(0, dtype=np.int32), *places])
 
     def scanned(self) -> Any:
-        """Return an Arrow data set over the files, for whoever reads some columns of them."""
+        """Return an Arrow data set over the files, for readers of some of their columns."""
         import pyarrow.dataset as ds
 
         store = next((file.store for file in self.files if isinstance(file, StoredPart)), None)

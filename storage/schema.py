@@ -50,7 +50,7 @@ class Table:
     unit : str
         What ``lines`` counts: ``"line"`` or ``"row"``.
     faults : sequence of str or None, optional
-        Why a row has no cells that a schema could be held against, every cell None; such rows are left out.
+        Why a row has no cells that a schema can validate (every cell is None); such rows are left out.
     """
 
     columns: Mapping[str, Any]
@@ -68,7 +68,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """The cells of one column, held against its declaration.
+    """The cells of one column, validated against its declaration.
 
     Attributes
     ----------
@@ -114,11 +114,11 @@ class Schema:
     decimal : str
         What separates whole numbers from their fraction.
     skip_lines_beginning : tuple of str
-        Lines that begin so are no rows.
+        Lines that begin so are skipped.
     missing : frozenset of str
         How a missing value is written.
     missing_rows : MissingRows
-        What happens to a row with a missing cell, where its column does not say otherwise.
+        What happens to a row with a missing cell, unless its column overrides it.
     scaling : Scaling
         What numbers become.
     keeps_rows : bool
@@ -133,7 +133,7 @@ class Schema:
     -----
     Under ``Scaling.CENTRED`` a row of p numbers, each in [-1, 1], and c one-hot groups is weighted by public counts
     alone: numbers by sqrt(3 / p) and categories by sqrt(1 / c), so that either block has a mean squared norm of 1 if
-    numbers are uniform on their ranges, and neither drowns the other. The intercept's coordinate is 0.1 beside them:
+    numbers are uniform on their ranges, and neither drowns the other. In addition, the intercept's coordinate is 0.1:
     larger ones cost accuracy where the numbers fill a small part of their ranges (on Musk, an SVM without privacy
     0.929 at 0.1, 0.921 at 0.25, 0.898 at 0.5). The whole is divided so that such a row has norm 1. What is row-local
     and from declarations alone costs no privacy.
@@ -280,7 +280,7 @@ class Schema:
         return tuple(dict.fromkeys(name for column in self.columns if column.used for name in column.reads))
 
     def rule(self, column: Column) -> MissingRows:
-        """Return what happens to rows where a column is missing; without a label or a person a row is of no use."""
+        """Return what happens to rows where a column is missing; a row needs a label and a person."""
         if column.missing is not None:
             return column.missing
         if column.essential and self.missing_rows.keeps:
@@ -337,7 +337,7 @@ class Schema:
         return values, missing | _among(values, texts) | _among(values, alike)
 
     def whose(self, cells: Any) -> NDArray[np.object_]:
-        """Return whom cells name, (m,); None where they are missing or name nobody surely."""
+        """Return whom cells name, (m,); None where they are missing or ambiguous."""
         texts, missing = self.read(_TEXTS, cells)
         names = identifiers(texts)
         names[missing] = None
@@ -664,7 +664,7 @@ def read_declaration(path: str | Path) -> Any:
     Raises
     ------
     InputError
-        If there is no such file, or it is no YAML.
+        If there is no such file, or it is not YAML.
     """
     place = Path(path)
     packaged = files("storage.readers") / "schemas"

@@ -76,8 +76,8 @@ def ledger_key(path: Path, *, create: bool = False) -> Secret:
     Raises
     ------
     SecretError
-        If it is missing, can be reached by others, or is not 32 bytes; or if it would be made anew although private
-        rows are stored, whose fingerprints nobody could compare any more.
+        If it is missing, can be reached by others, or is not 32 bytes; or if a new key would replace it although
+        private rows are stored, whose fingerprints could no longer be compared.
     """
     key = _read(path)
     if key is not None:
@@ -112,7 +112,7 @@ def party_secret(layout: Layout, party: str) -> Secret:
 
 
 def require_secret(layout: Layout, party: str) -> Secret:
-    """Return the party's secret without ever making one: a release already charged must not be drawn anew.
+    """Return the party's secret without ever making one: a release already charged must not be redrawn.
 
     Raises
     ------

@@ -14,7 +14,7 @@ ANY = "*"
 
 
 def spread(columns: Sequence[Any], place: str) -> list[tuple[int, Any]]:
-    """Return one declaration a column with its entry's place from 1; what is no such entry stays as it is.
+    """Return one declaration a column with its entry's place from 1; other entries stay as they are.
 
     Raises
     ------

@@ -91,7 +91,7 @@ def write_shards(
     allow_empty : bool
         Whether a party may have no row.
     among : int64 array, optional
-        Of people: positions of the rows that count, here and in how many rows somebody has; all by default.
+        For people: positions of the rows that count, here and in the number of a person's rows. Default: all.
 
     Returns
     -------

@@ -123,12 +123,12 @@ class Block:
     origin : str
         Which party's own file the rows come from; empty where there is only one owner.
     null : bool array (m,), optional
-        Which rows are null records: zero features, and a label that nobody reads.
+        Which rows are null records: zero features, and a label that is not read.
     plain : array (m, d'), optional
         What rows are recognised by where they come back, if not the features: their cells in an encoding that does
         not depend on how numbers are scaled.
     people : array (m,) of str, optional
-        Whose rows they are, in the one spelling of identifiers; None for rows that are nobody's, which are null.
+        Whose rows they are, in the one spelling of identifiers; None for rows without a person, which are null.
     """
 
     features: Any

@@ -1,4 +1,4 @@
-"""A source that is read, checked and written beside the stored versions, to be published or dropped."""
+"""A source that is read, checked and written next to the stored versions, to be published or dropped."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager

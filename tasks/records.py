@@ -53,7 +53,7 @@ from tasks.tracking.synthesis_tables import fidelity_of
 def compare_with_champion(
     model_comparison: ModelComparison, shards: Shards, features: list[FeatureStep], epsilon: float | None
 ) -> ComparisonOutcome:
-    """Compare on the held-out rows and note the outcome on the version. Asked again, it charges nothing."""
+    """Compare on the held-out rows and note the outcome on the version. A repetition is free."""
     compared = compare_models(current_root(), model_comparison, shards.held_out, features, epsilon)
     record_comparison(current_root(), compared)
     report_progress("comparison", compared.statement)

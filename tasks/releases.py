@@ -28,7 +28,7 @@ from tasks.tracking.artifacts import show_budget
 
 @step(task_run_name="charge {plan.system}", cached=False)
 def charge(plan: ChargedPlan, shards: Shards) -> Json:
-    """Charge a run's releases; asked again, it charges nothing. Never cached: the ledger itself remembers."""
+    """Charge a run's releases; a repetition is free. Never cached: the ledger itself remembers."""
     outcome = charge_plan(plan, shards.all)
     made = "release" if outcome["charged"] == 1 else "releases"
     report_progress("budget", f"{outcome['charged']} {made} charged, {outcome['already_charged']} charged before")
@@ -94,7 +94,7 @@ def measure_model(release: PlannedRelease, shards: list[ShardRef], upstream: lis
 
 @step(task_run_name="{release.label}: open the rounds", stored=_stored, **RETRIES)
 def open_rounds(release: PlannedRelease, shards: list[ShardRef]) -> str:
-    """Declare and charge, then fix what everybody knows before the session."""
+    """Declare and charge, then fix the session's public parameters."""
     return Rounds(release).open(shards)
 
 

@@ -23,8 +23,8 @@ from tasks.runtime.steps import step
 def resolve_dataset(name: str) -> DatasetRef:
     """Return the newest registered version of a data set, registering a set that scikit-learn brings along.
 
-    Never cached: a name means another version once its owner has registered one. Rows of files are brought in by
-    :func:`tasks.datasets.registration.ingest`, at the owner's command and not by a run.
+    Never cached: a name means another version once its owner has registered one.
+    :func:`tasks.datasets.registration.ingest` ingests the rows of files, at the owner's command and not during a run.
     """
     ensure_registered(name)
     dataset = find_dataset(name)

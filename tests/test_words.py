@@ -56,10 +56,13 @@ EXCEPTIONS = {
 }
 """Pairs of a page (or ``messages``, ``docstrings``) and a text that may stay there, with the reason."""
 
-PACKAGES = ("dpalgos", "unitball")
+PACKAGES = ("benchmarks", "deployments", "dpalgos", "flows", "storage", "tasks", "unitball")
 """Packages whose public modules, classes and functions are read."""
 
 _CODE = re.compile(r"^```.*?^```|^ {4}[^\n]*$|`[^`\n]*`|\]\([^)\n]*\)|<!--.*?-->|<[^>\n]*>", re.M | re.S)
+
+_NAMES = re.compile(r"``[^`]*``|:\w+:`[^`]*`|^[\w*, ]+ : [^\n]*$", re.M)
+"""Code in a docstring: literals, references, and the line of a parameter's name and type."""
 
 
 def _found(text: str) -> list[str]:
@@ -75,7 +78,7 @@ def _docstrings() -> Iterator[str]:
     for path in sorted(path for package in PACKAGES for path in (REPOSITORY / package).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, _DOCUMENTED) and not getattr(node, "name", "").startswith("_"):
-                yield re.sub(r"``[^`]*``|:\w+:`[^`]*`", "", ast.get_docstring(node) or "")
+                yield _NAMES.sub("", ast.get_docstring(node) or "")
 
 
 def _texts() -> dict[str, str]:

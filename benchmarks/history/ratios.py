@@ -1,7 +1,7 @@
 """Ratios of processor time to others, kept by commit: each row of ``benchmarks/performance.py`` and each of its sides.
 
 asv runs in the environment of ``benchmarks/peers.txt``, Unitball in its own: ``UNITBALL_PYTHON``, by default
-``.venv/bin/python``. Whole runs, which are measured beside an empty process, are kept as seconds.
+``.venv/bin/python``. Whole runs, which are compared with an empty process, are kept as seconds.
 """
 
 from __future__ import annotations

@@ -202,7 +202,7 @@ def say_note(text: str) -> None:
 
 
 def say_charged_before(account: str, what: str = "this command") -> None:
-    """Say at the start of what was charged before, be it by one that was stopped, that it costs nothing more.
+    """Report at the start which releases were already charged, also by a stopped run, and are therefore free.
 
     Parameters
     ----------
@@ -314,7 +314,7 @@ def show(part: RenderableType) -> None:
 def table(
     headings: Sequence[str], rows: Iterable[Iterable[object]], *, title: str | None = None, right: Collection[str] = ()
 ) -> Table:
-    """Return a table of cells as text, which may be anybody's: Rich reads no markup in it, a terminal no commands.
+    """Return a table of cells as untrusted text: Rich interprets no markup in it, and a terminal no commands.
 
     Parameters
     ----------
@@ -440,7 +440,7 @@ def options_of(
     ----------
     model : pydantic model
     without : sequence of str
-        Fields that are no options; they keep their defaults.
+        Fields without an option; they keep their defaults.
     named : mapping of str to str
         Fields whose option is called otherwise.
     defaults : mapping

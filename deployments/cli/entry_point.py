@@ -310,7 +310,7 @@ def _one_line(error: BaseException) -> str:
 
 
 def printable(text: str) -> str:
-    """Return text on one line of bounded length, control characters escaped: the fault may be one nobody can see."""
+    """Return text on one line of bounded length, control characters escaped: the faulty character may be invisible."""
     words = (word if len(word) <= _LONGEST else word[:_LONGEST] + "…" for word in text.split())
     line = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in " ".join(words))
     return line if len(line) <= _LONGEST_LINE else line[:_LONGEST_LINE] + "…"

@@ -77,7 +77,7 @@ class Watch:
         sys.unraisablehook = self._ignored
 
     def leave(self) -> None:
-        """Leave signals to whoever had them before; done again, or where one has come, nothing changes."""
+        """Restore the earlier signal handlers; a repetition, or a call after a signal, changes nothing."""
         if not self._before or self.stopped:
             return
         self._restore(self._wakeup)

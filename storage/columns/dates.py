@@ -40,7 +40,7 @@ class Date(Column):
         ``weekday``, one-hot.
     formats : tuple of str
         As of :meth:`datetime.datetime.strptime`, the first that fits; ISO 8601 (2026-01-31, with a time or without)
-        where there is none. A year of two digits is of the century that brings it into the range; a range of a hundred
+        where there is none. A year of two digits gets the century that brings it into the range; a range of a hundred
         years or more would admit two.
     """
 
@@ -101,7 +101,7 @@ class Date(Column):
         return days(cells, self.formats, (self.range[0].year, self.range[1].year))
 
     def encode(self, *values: Any) -> Encoded:
-        """Encode the parts, clipping to the ends of the range; what is no day cannot be clipped."""
+        """Encode the parts, clipping to the ends of the range; an invalid day cannot be clipped."""
         (given,) = values
         first, last = ((day - _EPOCH).days for day in self.range)
         unclippable = np.isnan(given)
@@ -208,6 +208,6 @@ class Days(Numeric):
         return days(cells, self.formats)
 
     def encode(self, *values: Any) -> Encoded:
-        """Scale the number of days to [0, 1], clipping to the ends of the range; what is no day cannot be clipped."""
+        """Scale the number of days to [0, 1], clipping to the ends of the range; an invalid day cannot be clipped."""
         first, last = values
         return Numeric.encode(self, last - first)

@@ -101,7 +101,7 @@ class Label(Column):
         return self.recoding.taken(counted(texts)) if self.recoding is not None and self.recoding.renames else {}
 
     def encode(self, *values: Any) -> Encoded:
-        """Return class names, or numbers clipped to the range; a label that is no class cannot be clipped."""
+        """Return class names, or numbers clipped to the range; a label outside the classes cannot be clipped."""
         (given,) = values
         if self.range is not None:
             return clip(given, *self.range)

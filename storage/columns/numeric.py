@@ -45,7 +45,7 @@ class Numeric(Column):
     log : bool
         Whether the scale is sign(x) log(1 + |x|), for numbers whose sizes differ by orders of magnitude.
     currency : tuple of str
-        What stands before or after a number and is no part of it: "€", "EUR".
+        Text before or after a number that is not part of it: "€", "EUR".
     thousands : str
         What stands between groups of three digits, as in the file; none where empty.
     whole : bool
@@ -163,7 +163,7 @@ class Ordered(Column):
     ----------
     values : tuple of str
         The first lies at the lower end of the range, the last at the upper, and the others in equal steps between.
-        A number within a bracket is none of them: it is outside the schema, and there is no end that it is beyond.
+        A number within a bracket is outside the schema and cannot be clipped, because it lies beyond neither end.
     """
 
     name: str
@@ -196,7 +196,7 @@ class Ordered(Column):
         return Recoding(tuple(rules)).taken(counted(texts))
 
     def encode(self, *values: Any) -> Encoded:
-        """Return the place in [0, 1]; what is none of the values cannot be clipped."""
+        """Return the place in [0, 1]; an unknown value cannot be clipped."""
         (texts,) = values
         codes = codes_of(texts, self.values)
         return Encoded((np.maximum(codes, 0) / (len(self.values) - 1))[:, None], codes < 0, codes < 0)

@@ -48,7 +48,7 @@ class Person(Column):
         return "an identifier: text or a whole number (of floats, whole ones below 2^53)"
 
     def encode(self, *values: Any) -> Encoded:
-        """Return identifiers in their one spelling; what names nobody surely cannot be clipped."""
+        """Return identifiers in their one spelling; an ambiguous identifier cannot be clipped."""
         names = identifiers(values[0])
         nobody = ~named(names)
         return Encoded(names[:, None], nobody, nobody)

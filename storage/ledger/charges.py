@@ -54,7 +54,7 @@ class CapChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccountTerms:
-    """What the policy may need of an account besides its plans: its cap, how that changed, what was agreed at opening.
+    """An account's terms that the policy may need: its cap, changes of the cap, and what was agreed at opening.
 
     Parameters
     ----------
@@ -104,8 +104,8 @@ class ReleaseCharge:
     label : str
         For people: ``"projection"``, ``"model of party 3"``.
     stream : str
-        What this is one release of: the guarantee is of all releases of the stream together, so that of those that are
-        charged in one plan it counts once. Empty where the guarantee is the release's own.
+        The stream that this release belongs to. The guarantee covers all releases of the stream together, so it counts
+        once for all those that are charged in one plan. Empty where the guarantee is the release's own.
     again : mapping
         What this release costs where it is drawn once more, as a guarantee; empty where that is the guarantee.
     """
@@ -267,7 +267,7 @@ class Account(AccountTerms):
 
     @property
     def private(self) -> bool:
-        """Whether the people's rows are somebody's secret."""
+        """Whether the people's rows are private."""
         return self.cap is not None
 
 
@@ -338,7 +338,7 @@ def require_small_delta(delta: float, rows: int) -> None:
     """Refuse a delta at which releasing one row in the clear would pass for private.
 
     A mechanism that publishes one of `rows` rows at random is ``(0, 1/rows)``-private, so a delta of ``1/rows`` or more
-    promises nothing to anybody.
+    gives no protection.
 
     Raises
     ------
@@ -355,7 +355,7 @@ def require_small_delta(delta: float, rows: int) -> None:
 
 
 def find_account(entries: Entries, name: str) -> Account | None:
-    """Return an account as it stands now, or None where there is none of this name."""
+    """Return an account as it stands now, or None for an unknown name."""
     opened = entries.find(Kind.ACCOUNT, subject=name)
     if not opened:
         return None
@@ -401,7 +401,7 @@ def _lowered_at_opening(entry: Entry, cap: Cap, soft_limit: float) -> CapChange:
 
 
 def get_account(entries: Entries, name: str) -> Account:
-    """Return an account as it stands now; InputError where there is none of this name."""
+    """Return an account as it stands now; InputError for an unknown name."""
     account = find_account(entries, name)
     if account is None:
         known = ", ".join(account_names(entries)) or "none"

@@ -5,10 +5,10 @@ from the root's secret and the ledger's identity, so that an entry cannot be edi
 without that secret.
 
 What this does not show by itself: that the end was cut off, or that a whole older state was put back. High-water marks
-do: files outside the database that name the last entry seen, and what every account had spent by then. One lies beside
-the ledger, so that a ledger restored alone is noticed; one outside the root, so that a whole root put back is. They are
-written after the commit: a mark may lag behind its ledger (a kill in between), and is ahead of it only where an older
-state was put in place. A mark carries a keyed digest of its own.
+do: files outside the database that name the last entry seen, and what every account had spent by then. One lies next to
+the ledger, so that a ledger restored alone is noticed; one lies outside the root, so that a whole restored root is
+noticed. They are written after the commit: a mark may lag behind its ledger (a kill in between), and is ahead of it
+only where an older state was put in place. A mark carries a keyed digest of its own.
 
 *What a charge puts on the disk, and what a power cut would do without it.* SQLite makes five syncs a commit, and the
 marks four, side by side:
@@ -16,10 +16,8 @@ marks four, side by side:
 - the journal's pages, its name, and then the number of its pages: a half-written database could not be rolled back;
 - the database: the charge is lost after noise was drawn for it;
 - the folder, after the journal was removed: the journal comes back and rolls the charge back;
-- each mark's content, before its file is renamed: the mark is empty, and nothing can be charged until somebody puts it
-  back;
-- each mark's folder, afterwards: the mark is an older one, and a ledger that is put back to where it stands is not
-  noticed.
+- each mark's content, before its file is renamed: the mark is empty, and charges are refused until it is restored;
+- each mark's folder, afterwards: the mark is an older one, and a ledger restored to that state is not noticed.
 
 So none is left out. A write-ahead log would need one in place of SQLite's five. Charges would then lie in a second file
 until it is folded in: a copy of the database's file alone would be an older ledger, and it would not do on a network's
@@ -403,7 +401,7 @@ class Memory:
     marks: dict[Path, tuple[tuple[int, ...], HighWaterMark]] = field(default_factory=dict)
 
     def versions_at(self, state: tuple[int, ...] | None) -> dict[str, str] | None:
-        """Return the table of versions of a file that nobody else has written to since it was read."""
+        """Return the table of versions of a file that was not written to since it was read."""
         own = self.known.state if self.known is not None else None
         if state is None or self.versions is None or state not in (self.versions[0], own):
             return None
@@ -411,7 +409,7 @@ class Memory:
 
 
 def file_state(path: Path) -> tuple[int, ...] | None:
-    """Return what changes whenever anybody writes to a file, by whatever means; None where there is none."""
+    """Return a value that changes with every write to a file, by any process; None where the file is missing."""
     try:
         status = path.stat()
     except OSError:
@@ -455,7 +453,7 @@ class Database:
         return self.engine.dialect.name == "sqlite"
 
     def state(self) -> tuple[int, ...] | None:
-        """Return what changes whenever anybody writes to an SQLite file, by whatever means; None for a server."""
+        """Return a value that changes with every write to an SQLite file, by any process; None for a server."""
         return file_state(Path(self.place)) if self.is_file else None
 
     @contextmanager
@@ -482,7 +480,7 @@ class Database:
         StorageError
             If the database cannot be read or written; nothing was changed.
         FormatVersionError
-            If it is of another version now.
+            If it has another version now.
         """
         with _begin(self.connection or self.engine, self.place, write=write) as connection:
             _require_version(_read_meta(connection, lock=write), self.place)
@@ -506,10 +504,10 @@ def open_database(
         A file for SQLite (its directory must exist), or ``postgresql://…`` for several machines.
     key : Path or Secret, optional
         The secret that keys the entries' digests, or its file, which is made with a new ledger and never afterwards.
-        By default ``private/root.key`` beside an SQLite file; must be given for PostgreSQL, and be the same on all
+        By default ``private/root.key`` next to an SQLite file; must be given for PostgreSQL, and be the same on all
         machines.
     head : Path or None
-        File of the high-water mark. By default beside an SQLite file (``ledger.sqlite`` → ``ledger.head``), and none
+        File of the high-water mark. By default next to an SQLite file (``ledger.sqlite`` → ``ledger.head``), and none
         for PostgreSQL.
     marks : Path or None
         Folder of a second high-water mark, outside the root, in a file named by the ledger's identity.
@@ -520,7 +518,7 @@ def open_database(
     Raises
     ------
     InputError
-        If the URL is of another kind.
+        If the URL has another scheme.
     FormatVersionError
         If another version of Unitball wrote it.
     StorageError

@@ -1,15 +1,15 @@
 """The append-only chain of entries that ledger and catalogue are made of, as transactions read and extend it.
 
-Every entry that is read is checked against its own keyed digest, and whoever writes first looks at the whole chain and
-at the high-water marks: what is decided rests on entries that nobody changed, removed, reordered or put back from an
-older state. Those that decisions rest on are kept from that look, so that none is read twice.
+Every entry that is read is checked against its own keyed digest, and a writer first checks the whole chain and the
+high-water marks: decisions rest on entries that were not changed, removed, reordered or restored from an older state.
+Those that decisions rest on are kept from that look, so that none is read twice.
 
 Where the database has a :class:`~storage.ledger.database.Memory`, the next transaction looks on from where the chain
-was found in order: on a file, as long as nobody else has written to it; on a server, which does not tell who else
-writes, for ten minutes after the last look at the whole. The digest of the last entry stands for all before it, for it
-must still be there and whatever came later must follow it: so each decision is made on entries that were once found in
-order, whatever somebody has made of them since, and the next look at the whole says what that was. Other entries are
-looked up as ever: each by its digest, and all of them counted.
+was found in order: on a file, as long as no other process has written to it; on a server, which does not report other
+writers, for ten minutes after the last check of the whole. The digest of the last entry stands for all before it, for
+it must still be there and whatever came later must follow it: so each decision is made on entries that were once found
+in order. The next check of the whole chain finds later changes. Other entries are looked up as ever: each by its
+digest, and all of them counted.
 """
 
 import json
@@ -187,8 +187,8 @@ class Entries:
     ) -> list[Entry]:
         """Return the entries of these kinds in their order, those of an account or of subjects only.
 
-        Where something is to be written, that one of them was removed is noticed; but not of `subjects`, of which only
-        those are to be asked for whose lack gains nobody anything.
+        Where something is to be written, that one of them was removed is noticed; but not of `subjects`: ask only for
+        subjects whose absence no one can profit from.
         """
         decisive = not subjects and _DECISIVE.issuperset(kinds)
         if decisive and self._known is not None and self._known.end == self.last():
@@ -262,7 +262,7 @@ class Entries:
         return self._end
 
     def digest_at(self, sequence: int) -> str | None:
-        """Return the digest of an entry, or None where there is none of this number."""
+        """Return the digest of an entry, or None for an unknown number."""
         if sequence in (0, self.last().sequence):
             return self.last().digest if sequence else self._chain.origin().digest
         row = self.connection.execute(_AT, {"sequence": sequence}).one_or_none()
@@ -326,7 +326,7 @@ def append(database: Database, kind: Kind, *, account: str = "", subject: str, c
 
 @contextmanager
 def writing(database: Database, *, restoring: bool = False) -> Iterator[Entries]:
-    """Read and append entries in one transaction that nobody else can write beside.
+    """Read and append entries in one transaction that excludes other writers.
 
     Parameters
     ----------

@@ -73,7 +73,7 @@ class ChargeOutcome:
     charged : tuple of str
         Keys charged now.
     already_charged : tuple of str
-        Keys that this account had paid for before; they cost nothing.
+        Keys that this account had paid for before; they are free.
     details : mapping
         The policy's public numbers (spent before and after, left, …); empty where nothing was left to charge.
     """
@@ -417,7 +417,7 @@ class Ledger:
             return charge_of(entries, key)
 
     def record_output(self, key: str, digest: str, made_of: str | None = None) -> OutputOutcome:
-        """Record the digest of a charged release's bytes; to be called before anybody may see these bytes.
+        """Record the digest of a charged release's bytes; to be called before these bytes are published.
 
         The first digest is kept. Bytes that are made of something else mean that the value before the noise differed in
         some bit and met fresh noise: two noisy copies of one value may exist, so the release is charged once more.
@@ -460,7 +460,7 @@ class Ledger:
         ------
         RefusedError
             If the ledger is behind its high-water marks, or one that was behind them was accepted after the charge:
-            what was drawn in between is in nobody's books, and the same pads and noise must not hide something else.
+            draws in between are in no ledger, and the same pads and noise must not hide another value.
         """
         try:
             with writing(self._database) as entries:

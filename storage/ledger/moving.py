@@ -154,12 +154,12 @@ def make_databases(url: str, names: Sequence[str], *, shown: str, owner: str = "
     shown : str
         How messages name the server: without a password.
     owner : str
-        Who is to own them where somebody else has to make them.
+        Their owner, where an administrator has to make them.
 
     Raises
     ------
     StorageError
-        If the server does not answer, or this user may not make databases: with the statements for whoever may.
+        If the server does not answer, or this user may not make databases: with the statements for an administrator.
     """
     engine = create_engine(url, poolclass=NullPool, hide_parameters=True, isolation_level="AUTOCOMMIT")
     missing = list(names)

@@ -45,7 +45,7 @@ class PictureError(InputError):
 
 
 def open_picture(path: Path | str) -> IO[bytes]:
-    """Open a file of an image; never what a link leads to, nor what is no file.
+    """Open a file of an image; links are not followed, and the path must be a file.
 
     Raises
     ------

@@ -47,7 +47,7 @@ def read_files(paths: Sequence[str], declared: Pictures) -> Generator[Numbers | 
 
 
 def read_contents(contents: Sequence[Any], declared: Pictures) -> Generator[Numbers | PictureError, None, None]:
-    """Yield what :func:`read_files` does of files whose bytes are given; what is no bytes cannot be taken.
+    """Yield what :func:`read_files` does of files whose bytes are given; only bytes are accepted.
 
     Parameters
     ----------

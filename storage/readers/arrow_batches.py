@@ -63,7 +63,7 @@ def open_parquet(path: Path, rows: int, columns: Sequence[str] | None = None) ->
     Raises
     ------
     InputError
-        If it is no Parquet file, is damaged, nests lists or structures in columns that are asked for, or takes more
+        If it is not a Parquet file, is damaged, nests lists or structures in columns that are asked for, or takes more
         memory than is admitted (:func:`storage.confined.admitted_memory`).
     """
     pieces = confined(

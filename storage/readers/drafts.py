@@ -25,7 +25,7 @@ BINS = 2 * _ZERO + 1
 
 
 def bins_of(numbers: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the bin of each number, ascending with it; -1 for what is no number."""
+    """Return the bin of each number, ascending with it; -1 for cells that are not numbers."""
     with np.errstate(divide="ignore", invalid="ignore"):
         steps = np.clip(np.floor(np.log2(np.abs(numbers))), _SMALLEST - 1, _LARGEST) - _SMALLEST + 1
     return np.where(np.isnan(numbers), -1.0, _ZERO + np.sign(numbers) * np.nan_to_num(steps))
@@ -45,7 +45,7 @@ def _edge(place: int, *, outer: bool) -> float:
 
 
 def encode_bins(column: Any, layout: Schema) -> NDArray[np.float64]:
-    """Return the bin of each cell, (m, 1); -1 for what is no number, or marks a missing cell."""
+    """Return the bin of each cell, (m, 1); -1 for cells that are not numbers, or are missing."""
     numbers, missing = layout.read(Numeric("", None), column)
     return bins_of(np.where(missing, np.nan, numbers))[:, None]
 
@@ -101,7 +101,7 @@ def drafted_columns(draft: str | Path) -> dict[str, tuple[str, ...]]:
     Raises
     ------
     InputError
-        If there are none, or it is no draft.
+        If there are no columns, or the file is not a draft.
     """
     declaration = read_declaration(draft)
     columns = declaration.get("columns") if isinstance(declaration, dict) else None
@@ -142,8 +142,8 @@ def draft_layout(draft: str | Path) -> Schema:
 def read_draft(path: str | Path, options: ReadOptions) -> Source:
     """Read the columns of a drafted schema whose type is known: numbers as public bins, then texts as their bytes.
 
-    Nothing raises because of what rows contain, but for bytes that cannot be read: cells that are no number, and those
-    of rows of another number of cells, lie in no bin and hold no text.
+    Nothing raises because of what rows contain, but for bytes that cannot be read: cells that are not numbers, and
+    cells of rows with another number of cells, lie in no bin and hold no text.
 
     Parameters
     ----------

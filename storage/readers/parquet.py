@@ -1,4 +1,4 @@
-"""Parquet: a table that a schema declares, or lists of features beside labels."""
+"""Parquet: a table that a schema declares, or lists of features with labels."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -116,7 +116,7 @@ def _list_dimension(path: Path) -> int:
 
 @register_reader("parquet", takes=("schema", "on_violation", "test", "scaling", "people"))
 def read_parquet(path: str | Path, options: ReadOptions) -> Source:
-    """Read Parquet: columns by a declared schema, or a list column "features" beside a column "label".
+    """Read Parquet: columns by a declared schema, or a list column "features" and a column "label".
 
     Parameters
     ----------

@@ -152,7 +152,7 @@ def parts_of(folder: Path, classes: Sequence[str] | None) -> dict[str, Path]:
     Raises
     ------
     InputError
-        If others stand beside ``train``, whose images would be left out.
+        If there are folders next to ``train``, whose images would be left out.
     """
     if not folder.is_dir():
         raise InputError(
@@ -334,12 +334,12 @@ def inside(folder: Path, name: str, place: str, links: dict[str, bool]) -> str:
     place : str
         For messages.
     links : dict
-        What is known of folders on the way: whether each is a link.
+        What is known of folders on the path: whether each is a link.
 
     Raises
     ------
     InputError
-        If it leads out of the folder or through a link, or its name is no image's.
+        If it leads out of the folder or through a link, or its suffix is not that of an image.
     """
     pure = PurePosixPath(name)
     if pure.is_absolute() or ".." in pure.parts or "\\" in name or "\0" in name or not pure.parts:
@@ -375,7 +375,7 @@ def people_of(files: Sequence[PictureFile], rule: str, part: str) -> list[Pictur
     Raises
     ------
     InputError
-        If it is no such expression, or does not match a path: an image without a match is not a person of its own.
+        If it is not such an expression, or does not match a path: an image without a match is not a person of its own.
     """
     # Where a rule is given alone: few sets have one.
     import re2
@@ -476,7 +476,7 @@ def asked_pictures(source: Path, rows: int, column: str | None = None) -> Iterat
     Raises
     ------
     InputError
-        If it is none of these, a path leads out of the table's folder, or there is no such column.
+        If the input has another type, a path leads out of the table's folder, or the column is unknown.
     """
     if is_table(source) and not source.is_dir():
         links = dict[str, bool]()

@@ -58,8 +58,9 @@ class BudgetHistory(BaseModel, frozen=True):
     runs_left : int or None
         How many more runs like the last one fit; None for public data and before the first run.
     refused_from : str or None
-        Day of the first scheduled run that would be refused, as schedules say it
-        (:func:`tasks.release.forecasts.budget_histories`); None where no schedule's run is, or nobody has asked.
+        Day of the first scheduled run that would be refused, as forecast by
+        (:func:`tasks.release.forecasts.budget_histories`); None where no scheduled run would be, or no forecast was
+        made.
     """
 
     account: str

@@ -38,7 +38,7 @@ def require_account(name: str) -> Account:
     Raises
     ------
     InputError
-        If there is none of this name, with those that there are and the nearest.
+        If no account has this name; the message lists the accounts and the nearest name.
     """
     root, way_out = current_root(), f"open it: unitball.open_account({name!r}, epsilon=…, delta=…)"
     # A root that is not there is not made by a question.
@@ -107,7 +107,7 @@ def restore_ledger(reason: str, epsilon: float | None, delta: float | None) -> t
     restoration are in partitions of their own: the account has then spent max_p a_p + (M − max_p a_p) + max_p c_p,
     which is no less than b_p + c_p, whichever part the row is in. (In the same partitions it would be max_p (a_p + c_p)
     + M − max_p a_p: where the lost ledger had charged one horizon and the older one another, of the same μ, nothing
-    would be missing, and rows of the first could be charged again for nothing.) Of a horizon that begins again:
+    would be missing, and rows of the first could be used again without a charge.) For a horizon that begins again:
     :mod:`tasks.preparation.streams`.
 
     Parameters

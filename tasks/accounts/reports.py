@@ -1,4 +1,4 @@
-"""Reports on an account: cap, epsilon spent, what is left, what each plan cost whom, and how many more runs fit."""
+"""Reports on an account: cap, spending, remaining budget, charges per plan and party, and how many more runs fit."""
 
 import math
 from collections.abc import Iterator
@@ -125,7 +125,7 @@ class PlanLine(TypedDict):
 
 
 class LeftLine(TypedDict):
-    """What is left: :class:`tasks.accounts.room.OneMore`."""
+    """The remaining budget: :class:`tasks.accounts.room.OneMore`."""
 
     epsilon: float
     delta: float
@@ -142,10 +142,10 @@ class PartyBudget(TypedDict):
 
 
 class BudgetReport(TypedDict):
-    """An account's cap, what it has spent, what is left, and the charges of each party, as JSON.
+    """An account's cap, spending, remaining budget, and the charges of each party, as JSON.
 
     ``cap`` is the one in force, and ``promised`` the highest so far: they differ where a soft limit is in force.
-    ``left`` is None of public rows, and where nothing can be charged. ``earlier`` is the part of what is spent that
+    ``left`` is None for public rows, and where nothing can be charged. ``earlier`` is the part of what is spent that
     caps before a raised one hold.
     """
 
@@ -185,7 +185,7 @@ def _behind() -> str | None:
 
 
 def budget_report(name: str) -> BudgetReport:
-    """Return cap, spent, what is left, and what each plan and each party was charged.
+    """Return cap, spending, remaining budget, and the charges of each plan and each party.
 
     ``promised`` is the theorem: everything released from these rows, now and later under this cap, is (epsilon,
     delta)-DP together, however runs were chosen in view of earlier ones. ``epsilon_spent`` is a reading of what was

@@ -1,7 +1,7 @@
-"""What is left of an account, said in one way: the largest epsilon of one more run that would still fit.
+"""The remaining budget of an account, stated as the largest epsilon of one more run that would still fit.
 
-A cap less what is spent is no such number. Losses of Gaussian runs add up in squares of mu, so that under a cap of 3
-of which 1.6 is spent a run of 2.6 may fit; and a run states its epsilon at a smaller delta than the cap's.
+The cap minus the spending is not such a number. Losses of Gaussian runs add up in squares of mu, so that under a cap of
+3 of which 1.6 is spent a run of 2.6 may fit; and a run states its epsilon at a smaller delta than the cap's.
 """
 
 import math
@@ -25,7 +25,7 @@ _ANOTHER = "one more run"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneMore:
-    """What is left of an account.
+    """The remaining budget of an account.
 
     Attributes
     ----------
@@ -43,7 +43,7 @@ class OneMore:
 
     @property
     def said(self) -> str:
-        """What is left, in words."""
+        """The remaining budget, in words."""
         if self.epsilon <= 0:
             return f"remaining: nothing; no epsilon allows {self.run} at delta {self.delta:g}"
         return f"remaining: {self.run} of {self.amount}"
@@ -55,7 +55,7 @@ class OneMore:
 
 
 def one_more_run(account: str, delta: float | None = None) -> OneMore | None:
-    """Return what is left of an account, for one more run with Gaussian noise; None of public rows, which have no cap.
+    """Return the remaining budget for one more run with Gaussian noise; None for public rows, which have no cap.
 
     Told from charges alone, for any data set that pays from the account: such a run enters by its mu. Under a cap
     without delta it is one of a pure epsilon. At most as much as a planned run may have

@@ -99,7 +99,7 @@ class ChainReport(BoundReport, Comparison):
 
 
 def audit_chain(name: str, options: AuditOptions = USUAL, *, chain: Chain) -> ChainReport:
-    """Run a proved system on neighbouring synthetic private tables and compare everything that everybody may see.
+    """Run a proved system on neighbouring synthetic private tables and compare all public outputs.
 
     Each run is a whole one, a charged evaluation included, in a fresh root with secrets of its own: rows are ingested
     as private, the plan is charged, the noise comes from the door. What is compared: see

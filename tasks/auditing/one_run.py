@@ -56,8 +56,8 @@ def audit_in_one_run(
     A canary is a synthetic row of norm 1 in a random direction. Its coin says, under ``replace-one``, whether it is
     that row or its opposite, with the same label; under ``replace-special``, whether it is there or a null record. Its
     score is the margin of the row in the model of its party, or of all, in input coordinates; nothing is learnt from
-    other runs. There are four times as many features as canaries a party, so that canaries hardly get in each other's
-    way. What a release tells beside the model is not looked at here.
+    other runs. There are four times as many features as canaries per party, so that canaries hardly interfere. Only the
+    model is examined here, no other output of the release.
 
     With ``rows_per_person`` a canary is a person: that row as often as a draw from 1 to so many says, so that a system
     that lets a person with many rows weigh more gives itself away.

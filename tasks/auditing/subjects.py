@@ -42,7 +42,7 @@ class Subject:
 def subjects() -> list[Subject]:
     """Return all that draws noise: systems first, then the releases that they are made of.
 
-    Aggregators are not among them: they read releases, not rows, and cost nothing whatever they do; what they make is
+    Aggregators are not among them: they read releases, not rows, and have no privacy cost. Their output is
     an observable of each system's audit.
     """
     releases = [Subject(kind, name) for kind in KINDS[1:] for name in names(kind) if audited(kind, name)]

@@ -13,23 +13,23 @@ hold the rows of the one before at the beginning of each file, in their order, s
 night and party are its own (:attr:`storage.arrivals.Difference.appended`).
 
 *People.* Neighbours have one register, and differ in one entry's rows, in any of the versions. So the register alone
-says what exists and who takes part, never a row: a version is a night if somebody is new in it, and whoever came in
+says what exists and who takes part, never a row: a version is a night if it has a new person, and a person who came in
 night r takes part in the nights r, r + p, …, r + (k − 1)p, as often and as far apart as the horizon declares (k
 participations, separation p), and in no other. What comes in between waits for the next of these nights, and what comes
 after the last is null. In each of them the person's rows are those of that version that came after the version p nights
 before, of which there is none before night r: a comparison within the person (:class:`storage.people.Seen`). A version
-stores of a person the ``rows_per_person`` rows that came last, so that new rows count beside any number of older ones,
-and no night has more than so many. They are counted there, k of them, and weigh 1/k each, as one record: their part of
-a sum is a mean of k vectors of a row's norm at most, and another mean, or none, in its place moves the sum by no more
+stores each person's latest ``rows_per_person`` rows, so that new rows count whatever the number of older ones, and no
+night has more than this number. They are counted there, k of them, and weigh 1/k each, as one record: their part of a
+sum is a mean of k vectors with at most a row's norm, and another mean, or none, in its place moves the sum by no more
 than another row would (``row_weights`` in :mod:`dpalgos.integer_sums`). How a row came to be among the k (new, and
-within the limit) depends on that person's rows alone, and moves nobody else's. Both neighbours so have the record in
-the same nights, with whatever rows, and each of its sums moves by no more than a row's: the bound is that of a row that
-comes k times, p nights apart (:mod:`dpalgos.mechanisms.factorisation`), and of one that comes once where nothing is
-declared. (Nights chosen by when rows come would differ between neighbours, by up to 2k of them, which no sensitivity of
-one night bounds.)
+within the limit) depends on that person's rows alone, and moves no other person's. Both neighbours so have the record
+in the same nights, with whatever rows, and each of its sums moves by no more than a row's: the bound is that of a row
+that comes k times, p nights apart (:mod:`dpalgos.mechanisms.factorisation`), and of one that comes once where nothing
+is declared. (Nights chosen by when rows come would differ between neighbours, by up to 2k of them, which no sensitivity
+of one night bounds.)
 
-A horizon of people begins with everybody who has come so far: they take part in each horizon again, and what horizons
-cost is added up.
+A horizon of people begins with all people known so far: they take part in each horizon again, and the costs of horizons
+add up.
 """
 
 from collections.abc import Mapping, Sequence
@@ -61,8 +61,8 @@ def arrival_of(layout: Layout, catalog: Catalog, name: str, version: DatasetRef)
     ------
     RefusedError
         If rows of the version before are missing and others are new, or new rows were there before, and the horizon is
-        not declared for rows that come back; or if a run of the horizon needs new rows to stand after the old ones. Of
-        people if the version is of another account than the horizon.
+        not declared for rows that come back; or if a run of the horizon needs new rows to stand after the old ones. For
+        people: if the version belongs to another account than the horizon.
     """
     horizons = catalog.horizons(name)
     if not horizons or _is_known(horizons, version.version):
@@ -285,7 +285,7 @@ def night_of_people(
     list of int64 array
         Records of those who are new, and of those whose turn it is again, night by night of their arrival.
     int64 array or None
-        Positions of the rows that were not there when it was anybody's turn before; None: all.
+        Positions of the rows that were absent at their person's earlier participations; None: all.
     """
     layout, arrivals = current_layout(), horizon.arrivals
     came = [one.night for one in horizon.taking_part(night, people=True)]
@@ -302,9 +302,10 @@ def _since(layout: Layout, version: DatasetRef, before: DatasetRef) -> NDArray[n
 
 
 def rows_left_out(name: str, version: DatasetRef) -> tuple[int, int] | None:
-    """Return a version's night (0 where it is none, for nobody is new) and how many rows came that are in no night yet.
+    """Return a version's night (0 without a new person) and the number of its rows that are in no night yet.
 
-    For the owner alone: how many rows anybody has is not public. None where rows are no people's or in no horizon.
+    For the owner alone: the number of a person's rows is not public. None where rows do not belong to people, or are in
+    no horizon.
     """
     layout = current_layout()
     horizon = next((one for one in open_catalog().horizons(name) if version.version in one.versions), None)

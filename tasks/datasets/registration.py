@@ -1,4 +1,4 @@
-"""Data sets of a root: bringing rows in under an account, and what there is to say of them, public text and numbers."""
+"""Data sets of a root: ingestion of rows under an account, with their public texts and numbers."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -132,7 +132,7 @@ def ingest(
         For bad data or arguments, naming the place; for derived rows without a synthesis.
     RefusedError
         If private rows come without a cap or with a delta of 1/n or more, if public rows are private rows of this
-        root, or if private rows are stored under another account and nobody declared the people disjoint.
+        root, or if private rows are stored under another account and the people were not declared disjoint.
     """
     _require_own_name(request, own=rows is not None)
     if (request.visibility is Visibility.DERIVED) != (drawn is not None):
@@ -232,8 +232,8 @@ def accounts_of(request: IngestRequest) -> tuple[str, ...]:
 def sweep_unregistered(layout: Layout, catalog: Catalog) -> int:
     """Remove versions whose registration never came about, because their ingestion was killed; return how many.
 
-    Versions carry a note from their publication to their registration, both under one lock, so that what somebody is
-    just registering is left alone, and so is whatever an older, restored ledger does not know.
+    Versions carry a note from their publication to their registration, both under one lock, so that a version that is
+    just being registered is kept, and so is a version that an older, restored ledger does not know.
     """
     if not unregistered_versions(layout):
         return 0

@@ -1,7 +1,7 @@
 """Schedules of training and scoring, each with its name: kept in the catalogue, applied while flows are served.
 
-What is kept is tried before: an expression of cron that never comes stops whoever serves it. What is kept nevertheless
-and cannot be served, because something it names has gone or is another now, is left out and said by name.
+What is kept is tried before: a cron expression without a date stops the process that serves it. What is kept
+nevertheless and cannot be served, because something it names has gone or is another now, is left out and said by name.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ COVERED = "Coverage, such as 0.9: add intervals to predicted numbers, or sets to
 class Schedule(BaseModel, frozen=True, extra="forbid"):
     """What starts runs on one data set, and which.
 
-    A run on a version that it was made on before is served from the cache and charges nothing; a new version is charged
+    A repeated run on the same version is served from the cache without a charge; a new version is charged
     in full, and so is a run whose releases another version of Unitball or of a library computes otherwise.
     """
 
@@ -146,7 +146,7 @@ def next_dates(cron: str, timezone: str, count: int, *, fields: bool = False) ->
     Raises
     ------
     ParameterError
-        If it is no expression, no date fits it within fifty years, or there is no such time zone.
+        If the expression is invalid, no date fits it within fifty years, or the time zone is unknown.
     """
     # Prefect's own, so that what is tried is what will run; it takes a second to import.
     from prefect.server.schemas.schedules import CronSchedule

@@ -74,13 +74,13 @@ class SchemaReport:
     duplicates : Duplicates
         Among the rows that are in order.
     ordered_rows : int
-        Rows that are taken as they are: in order, and somebody's.
+        Rows that are used unchanged: valid, and with a person.
     trainable_rows : int
         Of these, how many can train: of each person ``rows_per_person`` at most.
     people : str
         The column that names whose row it is; empty where none does.
     rows_per_person : int
-        The most that are taken of one; 1 where rows are nobody's.
+        The maximum per person; 1 where rows do not belong to people.
     repeated : dict of str to (int, int, int)
         Of that column, or without one of ignored columns whose values repeat: different values, rows that have one,
         and the most rows of one value.

@@ -37,7 +37,7 @@ def derive(results: Sequence[PointResult], wanted: Sequence[Derived]) -> list[Po
 
 
 class Verdict(BaseModel, frozen=True):
-    """A sentence of the paper beside the number measured here.
+    """A sentence of the paper next to the number measured here.
 
     Attributes
     ----------
@@ -101,7 +101,7 @@ def _verdict(table: pd.DataFrame, check: Check, at_scale: bool) -> Verdict:
 
 
 class Compared(BaseModel, frozen=True):
-    """A number printed in the paper beside the one measured here."""
+    """A number printed in the paper next to the one measured here."""
 
     where: dict[str, object]
     metric: str
@@ -110,7 +110,7 @@ class Compared(BaseModel, frozen=True):
 
 
 def compare_with_paper(results: Sequence[PointResult], values: Sequence[PaperValue]) -> list[Compared]:
-    """Return what the paper prints beside what was measured, where there is anything to compare."""
+    """Return the paper's numbers next to the measured ones, where both exist."""
     table = table_of(results)
     same = [(value, values_of(lines_at(table, value.where), value.metric)) for value in values]
     return [

@@ -1,4 +1,4 @@
-"""Computations beside an experiment's runs: the risk of their models, constants and decision boundaries."""
+"""Computations in addition to an experiment's runs: the risk of their models, constants and decision boundaries."""
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -50,7 +50,7 @@ class Risk:
     Raises
     ------
     RefusedError
-        If the rows are private: the exact risk is no release.
+        If the rows are private: the exact risk is not a release.
     """
 
     def __init__(self, config: TrainingConfig, *, loss: str, regularisation: float) -> None:

@@ -299,7 +299,7 @@ class Reproduction(SweepSpec):
         Raises
         ------
         ParameterError
-            If there is none of this name.
+            If the name is unknown.
         """
         if scale not in self.scales():
             raise ParameterError(f"{self.name} has no scale {scale!r}; it has: {', '.join(self.scales())}")

@@ -148,7 +148,7 @@ def read(path: Path) -> Archive:
     Raises
     ------
     InputError
-        If it is no such archive, or expands to more than one may hold, or a member to more than is admitted
+        If the file is not such an archive, or the archive or a member expands beyond its limit
         (:func:`storage.confined.admitted_memory`).
     DamagedError
         If a member is not the one that was signed, or the signature is not the key's, naming which.
@@ -226,7 +226,7 @@ def drawn_keys(manifests: Mapping[str, Json]) -> set[str]:
 def export_run(run: str) -> tuple[bytes, str, str]:
     """Return a run's archive, the run's key, and the fingerprint of the key that signs the archive.
 
-    The archive holds what everybody may see already: no row, no exact statistic of one, no secret.
+    The archive holds only what is already public: no row, no exact statistic of one, no secret.
 
     Parameters
     ----------

@@ -3,7 +3,7 @@
 What is checked, and what holds then:
 
 - *signature, members*: nothing was changed, added or left out since the holder of the key signed.
-- *digests*: each release's bytes are those that the ledger recorded before anybody saw them.
+- *digests*: each release's bytes are those that the ledger recorded before they were published.
 - *identities*: each field of each manifest follows from what the release's key is the digest of; what is
   post-processing was computed again from the releases that it names.
 - *run*: its key names these releases, all of them and no others, and these rows.
@@ -13,8 +13,8 @@ What is checked, and what holds then:
   whose rows are read.
 - *prices, epsilon*: the plans cost what was recorded; ε, δ, μ and the trade-off curve of the run are those of its
   releases, all computed here.
-- *unit*: what a record is declared to be, and on whose word; the algorithms take people, up to how many rows of each,
-  and the account is of that unit. *Not* that a column names people, or how many rows a person has.
+- *unit*: what a record is declared to be, and by whom; the algorithms take people, up to how many rows of each, and the
+  account has that unit. *Not* that a column names people, or how many rows a person has.
 - *cap*: each plan left the account within its cap, as the ledger stated then, with no less spent than the plan costs.
 - *parties*: each has signed the description of its rows, that it has charged these releases, and its messages; the
   whole plan follows from the descriptions.
@@ -344,9 +344,10 @@ def verify(path: Path, *, signer: str | None = None) -> Verified:
     What follows where all holds: the releases are those the archive was made of, and their identities are digests of
     what the manifests say; the algorithms that these name guarantee what was charged, *as the code that is installed
     here derives it*; the plans cost what the ledger recorded; the run's epsilon is the composition of its releases.
-    What does not follow, and rests on the word of whoever holds the signing key: that the rows were those, whether a
-    record is a row or all of a person's, that the noise was drawn and kept secret, that no other release was made, and
-    what else the account has spent. Where the ledger itself is at hand, with its key, its entries are compared as well.
+    The following cannot be verified and rests on the word of the signing key's owner: that the rows were those, whether
+    a record is a row or all of a person's, that the noise was drawn and kept secret, that no other release was made,
+    and what else the account has spent. Where the ledger itself is at hand, with its key, its entries are compared as
+    well.
 
     Parameters
     ----------

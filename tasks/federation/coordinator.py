@@ -1,8 +1,8 @@
 """The coordinator's side: asks all parties, in order, and makes a model of what they send. It never sees a row.
 
-Order and money. First everybody describes, then everybody reserves in its own account, then everybody commits, then
-messages leave. If a party refuses to reserve or does not answer, all others take back what they had reserved and the
-run ends; nothing was charged. Once committed, a charge stands: what a party has drawn cannot be proved to be unseen.
+Order and money. First all parties describe their rows, then all reserve in their own accounts, then all commit, then
+messages leave. If a party refuses to reserve or does not answer, all others release their reservations and the run ends
+without a charge. Once committed, a charge stands: what a party has drawn cannot be proved to be unseen.
 """
 
 import json
@@ -186,7 +186,7 @@ def federate_counts(
     RefusedError, StorageError, dpalgos.secure.primitives.SecureAggregationError
         As :func:`federate` does.
     InputError
-        If no columns are declared, or a name is none of theirs.
+        If no columns are declared, or a name is unknown.
     """
     config = _settled(config, roster, evaluation=False).model_copy(update={"test_fraction": 0.0})
     asking = _Asking(config, roster, transport, progress, counted)
@@ -293,7 +293,7 @@ class _Asking:
         return protocol.shared_rows(self._config, self._found, self.run, self.plan.features)
 
     def reserve(self) -> None:
-        """Let everybody reserve, or nobody."""
+        """Let all parties reserve, or none."""
         note_elsewhere(
             _PARTIES,
             f"no party was charged; what they have set aside for run {self.run} waits for it: ask again, or let them "
@@ -318,7 +318,7 @@ class _Asking:
             raise
 
     def commit(self) -> None:
-        """Let everybody charge the run, and keep what they sign of it."""
+        """Let all parties charge the run, and keep their signatures."""
         note_elsewhere(_PARTIES, f"what the parties' accounts were charged for run {self.run} stands: {AGAIN}")
         answers = self.ask_all(Ask.COMMIT)
         self._charges = tuple(self.require(answer, Purpose.CHARGE, self.run) for answer in answers.values())
@@ -337,7 +337,7 @@ class _Asking:
         return answer.signed
 
     def carry_out(self, rows: DatasetRef) -> dict[str, ReleaseRef]:
-        """Let everybody reserve and commit, and make all of the plan; return the releases by key.
+        """Let all parties reserve and commit, and make all of the plan; return the releases by key.
 
         Raises
         ------

@@ -1,9 +1,9 @@
 """Messages between a coordinator and parties: requests, answers, signed statements, and the roster of keys.
 
 Why the signatures. Public keys of secure sums travel through the coordinator. One that could exchange them would agree
-on masks with each party itself and see every vector. So each party has a long-term key (Ed25519), everybody keeps the
-fingerprints of all others in a *roster* that was not brought by the coordinator, and what a party says of its rows and
-its public key of a session is signed. What remains assumed of the coordinator is what
+on masks with each party itself and see every vector. So each party has a long-term key (Ed25519), each party keeps the
+fingerprints of all others in a *roster* that did not come from the coordinator, and a party signs its statements about
+its rows and its public key of a session. What remains assumed of the coordinator is what
 :meth:`dpalgos.secure.messages.Tolerance.assumptions` assumes of a server.
 """
 
@@ -176,7 +176,7 @@ class Floors(WireModel):
     colluders : int or None
         C, at least; a third of the parties, rounded up, where None.
     survivors : int or None
-        N - D, at least, beside 2 (N - D) > N + C, which no server can have two sums of one step opened under.
+        N - D, at least. In addition 2 (N - D) > N + C, under which no server can open two sums of one step.
     consistent_survivors : bool
         The owner's consent to plans that assume that of the server instead.
     """
@@ -242,7 +242,7 @@ class Roster(WireModel):
         Raises
         ------
         RefusedError
-            If it is none of the parties, shows another key, or the signature is not of this.
+            If the sender is not one of the parties, shows another key, or did not sign this message.
         """
         pinned = self.parties.get(message.party)
         try:

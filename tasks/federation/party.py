@@ -149,8 +149,8 @@ class Party:
     def answer(self, request: Request) -> Answer:
         """Return the answer to a request; nothing in it says more of the rows than releases and messages do.
 
-        A refusal depends on the request, the registration and the charges alone. What goes wrong otherwise is logged
-        here, and said to nobody else.
+        A refusal depends on the request, the registration and the charges alone. Other errors are logged here, and not
+        reported to the coordinator.
         """
         try:
             return _ANSWERS[request.ask](self, request)

@@ -114,7 +114,7 @@ def _partitioned(config: TrainingConfig, descriptions: Sequence[Description]) ->
 def shared_rows(
     config: DataSettings, descriptions: Sequence[Description], run: str, features: Sequence[FeatureStep] = ()
 ) -> DatasetRef:
-    """Return a reference that stands for all parties' rows together, as public maps show them; nobody holds them."""
+    """Return a reference that stands for all parties' rows together, as public maps show them."""
     first = descriptions[0]
     return DatasetRef(
         name=config.dataset,
@@ -153,7 +153,7 @@ def federated_plan(
         Its identity, see :func:`run_name`.
     own : (int, Shards), optional
         A party's number and its own shards, which its part of the releases is bound to. Without them the plan is the
-        one that everybody shares: its keys name the session. Both have the same releases in the same order.
+        one that all parties share: its keys name the session. Both have the same releases in the same order.
     counted : Counted, optional
         What is counted instead of training a model.
 

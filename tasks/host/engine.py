@@ -11,7 +11,7 @@ basic-auth``, whose password a wrapper sets.
 - Prefect's own ephemeral server: after ``kill -9`` of the command it goes on, and its port is chosen first and bound
   later, so that another user can take it and be shown the password; its first flow starts after 27 to 55 s, ours after
   18 to 35;
-- ``prefect server start``: opens its port itself, does not end with whoever started it, and two at once meet
+- ``prefect server start``: opens its port itself, does not end with the process that started it, and two at once meet
   ``database is locked``;
 - ``prefect.serve``, work pools and ``prefect worker``: they follow entry points, pull steps and job variables that a
   holder of the secret sets on the server;
@@ -86,7 +86,7 @@ class GuardedProcess(subprocess.Popen[bytes]):
     ----------
     command : sequence of str
     log : Path
-        Where its output goes, behind what is there; begun anew beyond a megabyte.
+        File to which its output is appended; emptied beyond a megabyte.
     environment : mapping of str to str
         The whole of it.
     pass_fds : tuple of int
@@ -221,7 +221,7 @@ def _missing_databases(root: Path, *, looked_at: bool = False) -> tuple[dict[str
 
 
 def keep_quiet() -> None:
-    """Let Prefect and MLflow send nothing anywhere and leave the console alone, unless the user has said otherwise."""
+    """Disable telemetry and console output of Prefect and MLflow, unless the user has set them."""
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
 
@@ -395,8 +395,8 @@ def start_server(root: Path, listener: socket.socket, settings: Mapping[str, str
     ----------
     root : Path
     listener : socket.socket
-        Bound and listening; it stays open here, so that nobody else can answer at its address while the server is
-        started again.
+        Bound and listening; it stays open here, so that no other process can answer at its address while the server
+        restarts.
     settings : mapping of str to str
         Prefect's settings as environment variables.
     """
@@ -481,7 +481,7 @@ def _begin(root: Path) -> _Starting:
 
 
 @contextmanager
-def started_ahead(root: Path, beside: str) -> Iterator[None]:
+def started_ahead(root: Path, module: str) -> Iterator[None]:
     """Start the server of a run while the run is still checked: :func:`prepare_engine` waits for it.
 
     Only for the first run of a process, whose checks first import what they need. Where they raise, it is stopped.
@@ -489,10 +489,10 @@ def started_ahead(root: Path, beside: str) -> Iterator[None]:
     Parameters
     ----------
     root : Path
-    beside : str
-        The module of the checks.
+    module : str
+        Name of the module of the checks.
     """
-    if beside not in sys.modules and "prefect" not in sys.modules and _own_server_wanted() and has_own_database(root):
+    if module not in sys.modules and "prefect" not in sys.modules and _own_server_wanted() and has_own_database(root):
         root = _usable(root)
         _ahead[root] = _begin(root)
     try:
@@ -511,7 +511,7 @@ def prepare_engine(root: Path) -> None:
 
     Call it before anything imports Prefect. Where ``PREFECT_API_URL`` is set, that server is used and only the rest
     is done. Where Prefect is already imported (a test harness, a served run), its settings are fixed and are left
-    alone. The server listens on a free loopback port, refuses whoever does not have the root's secret, and ends with
+    alone. The server listens on a free loopback port, refuses clients without the root's secret, and ends with
     this process, even if that is killed; nothing but loopback is contacted.
 
     Raises
@@ -562,7 +562,7 @@ def quick_flows() -> Iterator[None]:
 
     By the mark the next start finds the runs of a process that was killed. The end of the heartbeat thread costs each
     flow run up to a second; heartbeats let a server notice that a run has died, and a run on the embedded server, which
-    dies with it, has nobody to notice.
+    dies with it, has no observer.
     """
     from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
@@ -584,7 +584,7 @@ _ATTEMPTS, _PAUSE = 20, 0.05
 def being_served(root: Path) -> Iterator[Callable[[], bool]]:
     """Hold the lock that says that this process serves a root; the kernel drops it with the process.
 
-    Until it is left, neither this process nor one that it starts makes the root anew where it was moved from.
+    Until it is left, neither this process nor one that it starts creates the root again where it was moved from.
 
     Yields what tells whether the root still lies there (:func:`lying_there`).
 
@@ -615,7 +615,7 @@ def being_served(root: Path) -> Iterator[Callable[[], bool]]:
 def lying_there(root: Path) -> Iterator[Callable[[], bool]]:
     """Yield what tells whether a root that is being served still lies where it did: moved, its path names nothing.
 
-    Or another root, which whoever goes on at that path makes, or finds.
+    Or another root that a process at that path has made or found.
     """
     with served_lock(root).open("rb") as file:
 

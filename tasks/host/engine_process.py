@@ -54,7 +54,7 @@ def high_water_mark_of(database: Path) -> int:
 
 
 def stamp_of(database: Path, workplace: Path) -> Path:
-    """Return the note beside a database that says it is made, for those who must not open the file itself."""
+    """Return the path of the marker file of a finished database, for readers that must not open the database."""
     return workplace / f".made-{database.name}"
 
 
@@ -84,8 +84,8 @@ def make_database(target: Path, mark: int, workplace: Path, migrate: Callable[[P
     Parameters
     ----------
     mark : int
-        Kept in the file itself (SQLite's user version), so that the schema and what is said of it cannot part; the
-        note beside it only saves opening the file.
+        Kept in the file itself (SQLite's user version), so that the schema and its version cannot differ; the marker
+        file only saves opening the database.
     workplace : Path
         Folder for the copy and the lock, on the file system of ``target``.
     """

@@ -1,4 +1,4 @@
-"""Flow runs whose process has died: marked crashed at the next start, so that no list shows them running for ever."""
+"""Flow runs whose process has died: marked crashed at the next start, so that no list shows them as running."""
 
 import fcntl
 import tempfile

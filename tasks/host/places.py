@@ -1,9 +1,9 @@
 """MLflow's places below a root, where the root lies now.
 
-MLflow keeps absolute addresses of experiments' and runs' files. A root that was moved, copied or put back elsewhere
-brings those of its old path along, which name nothing, or the files of another copy. So its database says for which
-path its addresses are, and whoever opens it first at another rewrites them, in one transaction: a kill leaves all of
-them old or all new, a second process waits and finds it done, and who has the database open reads the new ones.
+MLflow keeps absolute addresses of experiments' and runs' files. A root that was moved, copied or restored elsewhere
+still has those of its old path, which are dead or name the files of another copy. So its database records the path of
+its addresses, and the first process that opens it at another path rewrites them, in one transaction: a kill leaves all
+of them old or all new, a second process waits and finds it done, and who has the database open reads the new ones.
 """
 
 from __future__ import annotations

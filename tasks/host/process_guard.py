@@ -1,4 +1,4 @@
-"""Run a command that ends, with its whole process group, when whoever started it is gone.
+"""Run a command that ends, with its whole process group, when the process that started it is gone.
 
 Run by file name with the command behind it; standard input is a pipe that ends with the parent.
 """

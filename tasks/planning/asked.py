@@ -39,7 +39,7 @@ def form_of(model: type[BaseModel], name: str, **said: JsonValue) -> dict[str, J
     model : pydantic model
     name : str
     **said
-        What the form says otherwise: ``title``, ``description``, ….
+        Overrides for the form: ``title``, ``description``, ….
     """
     shown = dict(model.model_json_schema()["properties"][name])
     shown.pop("default", None)
@@ -53,7 +53,7 @@ def form_of(model: type[BaseModel], name: str, **said: JsonValue) -> dict[str, J
 
 
 def described(title: str, description: str, kind: str = "string", **said: JsonValue) -> dict[str, JsonValue]:
-    """Return what a form shows of a field that is no model's, of a type of JSON schema."""
+    """Return a form field that belongs to no model, with a type of JSON schema."""
     return {"title": title, "description": description, "type": kind, **said}
 
 
@@ -106,7 +106,7 @@ def asked_config(asked: Mapping[str, object], more: Mapping[str, object]) -> Tra
     asked : mapping
         A value for each of :data:`FIELDS`.
     more : mapping
-        Other fields, by name; the settings of secure sums may stand beside the others.
+        Other fields, by name; the settings of secure sums may be given at the same level.
 
     Raises
     ------
@@ -121,7 +121,7 @@ def asked_config(asked: Mapping[str, object], more: Mapping[str, object]) -> Tra
 
 
 def asked_of(config: TrainingConfig) -> Json:
-    """Return the form's parameters that describe a configuration: its fields, and in ``more`` what is no default.
+    """Return the form's parameters that describe a configuration: its fields, and in ``more`` other changed values.
 
     What is empty is left out, as a form leaves it out.
     """

@@ -88,18 +88,18 @@ class RegisteredName:
     ----------
     kind : str
         Of the registry: ``"systems"``, ``"trainers"``, ….
-    besides : tuple of str
-        Names that mean something without being registered.
+    also : tuple of str
+        Further valid names, which are not registered.
     """
 
     kind: str
-    besides: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()
 
     def names(self) -> tuple[str, ...]:
         """Return the names that are allowed, sorted."""
         from dpalgos.registry import names
 
-        return tuple(sorted((*names(self.kind), *self.besides)))
+        return tuple(sorted((*names(self.kind), *self.also)))
 
     def _check(self, name: str) -> str:
         _require_known(name, self.names(), self.kind.rstrip("s"))
@@ -398,7 +398,7 @@ class PartitionSettings(BaseModel, frozen=True, extra="forbid"):
         int | None, Field(ge=1, description="Rows of each party. Default: all rows, divided.")
     ] = None
     partition: Annotated[
-        Annotated[str, RegisteredName("partitions", besides=("own",))] | None,
+        Annotated[str, RegisteredName("partitions", also=("own",))] | None,
         Field(
             description="How rows are divided among parties. Values: even, sized (with `sizes`), dirichlet, by-label, "
             "or own (the parties' files). Default: own where parties have files, else even."

@@ -2,9 +2,9 @@
 
 *The code version* is a digest of the mathematics that computes a release, not of its text. A module enters as its
 syntax tree without positions, comments, docstrings, texts of errors and empty fields, so that Python 3.11 to 3.13 agree
-and rewording re-charges nobody; a changed constant is another version. The modules are the static closure of the
+and rewording causes no new charge; a changed constant is another version. The modules are the static closure of the
 imports, those inside functions included, that starts at the classes given (an algorithm, a trust model) and at the
-door; files of data that lie beside them count byte by byte. Of other distributions that they import the version
+door; data files in the same folders count byte by byte. Of other distributions that they import the version
 counts. A class from another distribution brings that one's modules, name and version; other plug-ins change nothing.
 """
 
@@ -225,8 +225,8 @@ def code_version(*classes: type) -> str:
     Parameters
     ----------
     *classes : type
-        What the release is made by: its algorithm's class, and its trust model's. Without any, the version of all of
-        our mathematics, for whatever is no release.
+        What the release is made by: its algorithm's class, and its trust model's. Without any, the version of all
+        mathematics, for objects that are not releases.
     """
     roots = (*_DOOR, *(cls.__module__ for cls in classes), *(() if classes else _all_modules()))
     parts, others = _sources(roots, _plugins(classes))
@@ -297,7 +297,7 @@ def source_digest(cls: type) -> str:
 
 @cache
 def package_digest(*packages: str) -> str:
-    """Return the digest of all files of some of our packages: sources, and the data beside them."""
+    """Return the digest of all files of some of our packages: sources, and the data files next to them."""
     here = Path(__file__).resolve().parent.parent.parent
     found = sorted(source for package in packages for source in (here / package).rglob("*"))
     files = [source for source in found if source.is_file() and "__pycache__" not in source.parts]

@@ -377,8 +377,8 @@ def fix_terms(
     constant: the same for both neighbours and in all nights, since the terms are fixed with the first. Rows are clipped
     to the unit ball behind it, so that a row moves its night's sum by what it would move it without a map, and the
     horizon costs what it did. Histograms and nights of the same rows add up (adaptive composition): a model's printed
-    guarantee composes both, for all parties, whoever's rows were counted; the ledger has charged each by itself. Were
-    the map made anew of what is described later, frozen sums would be of other features than new ones.
+    guarantee composes both, for all parties, whichever party's rows were counted; the ledger has charged each by
+    itself. If a later description changed the map, frozen sums and new sums would use different features.
 
     A numeric label is clipped to the range that histograms say holds nearly all, in sums of all nights and in what is
     made of them: which range it is changes no guarantee, since labels are scaled to [−1, 1] by any.

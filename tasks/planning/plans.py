@@ -46,7 +46,7 @@ from tasks.planning.rows import FeatureStep
 
 
 class RunIdentity(Planned):
-    """What a run is: all that its key is the digest of, so that whoever has both can check that they belong together.
+    """What a run is: all that its key is the digest of, so that a reader of both can check that they belong together.
 
     Attributes
     ----------
@@ -191,8 +191,8 @@ class RunPlan(Planned):
     def composed_by_party(self) -> dict[str, tuple[Loss, ...]]:
         """Return what the run's results guarantee each party: what it pays, and what was released before of its rows.
 
-        Counts that were released before are of all rows of the version, of whichever party, and so are those that drawn
-        rows rest on; evaluations are of the parties whose rows they read.
+        Counts that were released before include all rows of the version, of all parties, and so do those on which drawn
+        rows rest. Evaluations belong to the parties whose rows they read.
 
         Raises
         ------

@@ -56,15 +56,15 @@ class Deadline(Planned):
 
         Everything that is done with the rows has a clock of its own: the preparation, once for all releases of a run,
         and then each attempt. If the preparation is late, no release is attempted. On any rows each of these clocks is
-        missed with probability ``miss`` at most, given that those before were kept; so at most so many times that
-        is the probability that anything but the release at its instant is seen on the way to it, and
-        :func:`dpalgos.accounting.costs.loss_of_deadline_misses` holds with it. Of a run's releases the first that reads
-        somebody's rows would have to count the preparation. Each does: no release then rests on what others have paid.
+        missed with probability ``miss`` at most, given that those before were kept; so the probability of observing
+        anything except the release at its instant is at most the sum of these, and
+        :func:`dpalgos.accounting.costs.loss_of_deadline_misses` holds with it. The first release of a run that reads a
+        party's rows has to count the preparation. Each does: no release then rests on what others have paid.
 
         Parameters
         ----------
         attempts : int
-            Tasks that each may miss the deadline: one, or one a party.
+            Tasks that each may miss the deadline: one, or one per party.
         """
         return (attempts + 1) * self.miss
 
@@ -227,7 +227,7 @@ class PlannedRelease(_Identified):
 
     @property
     def owner(self) -> str:
-        """Whose release it is: a party's own, or everybody's."""
+        """Whose release it is: a party's own, or all parties'."""
         return self.trust_model().owner(self.parties)
 
     @property
@@ -237,7 +237,7 @@ class PlannedRelease(_Identified):
 
     @property
     def reads_rows(self) -> bool:
-        """Whether it looks at rows at all; maps made from public parameters do not, and cost nothing."""
+        """Whether it looks at rows at all; maps made from public parameters do not, and have no privacy cost."""
         return bool(lookup(self.algorithm.kind, self.algorithm.name).reads_rows)
 
     @property
@@ -279,7 +279,7 @@ class PlannedRelease(_Identified):
 
 
 class PlannedCombination(_Identified):
-    """Post-processing of releases by the server: costs nothing, has an identity all the same.
+    """Post-processing of releases by the server: has no privacy cost, but has an identity.
 
     Attributes
     ----------

@@ -413,7 +413,7 @@ def admitted_normalisation(name: str, dataset: str, *, private: bool) -> type[No
     Raises
     ------
     UnknownNameError
-        If there is none of this name.
+        If the name is unknown.
     RefusedError
         If it looks at other rows and the data set is private.
     """

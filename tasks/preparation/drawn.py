@@ -75,7 +75,7 @@ def drawn_behind(datasets: Iterable[DatasetRef]) -> Drawn:
 
 
 def require_same_population(drawn: DatasetRef, registered: DatasetRef) -> None:
-    """Refuse drawn rows in a run on private rows, unless both are of one account, relation and unit.
+    """Refuse drawn rows in a run on private rows, unless both have one account, relation and unit.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Rows before a release: one function that makes any node of a plan that is of rows."""
+"""Rows before a release: one function that makes any node of a plan that consists of rows."""
 
 from functools import singledispatch
 

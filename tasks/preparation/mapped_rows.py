@@ -41,7 +41,7 @@ Mapped = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class PublicView:
-    """Rows as public maps show them, in turn: (m, d) → (m, k) in single precision, the same kept or mapped anew.
+    """Rows as public maps show them, in turn: (m, d) → (m, k) in single precision, equal if mapped again.
 
     Parameters
     ----------

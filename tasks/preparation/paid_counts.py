@@ -33,7 +33,7 @@ def paid_counts(account: str, version: str) -> list[PlannedRelease]:
     In the order in which they were made, each as it was planned: public facts alone. (What was charged before another,
     and is made after it, comes last: a run that was charged in between rested on the other alone.) A release that
     describes a version is charged by itself; counts that a run makes for its own model are charged together with that,
-    and are nobody else's, drawn again or not.
+    and no other run uses them.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ def paid_releases(account: str, version: str, evaluator: str, *, alone: bool = T
     ----------
     account, version, evaluator : str
     alone : bool
-        Only those that are charged by themselves: counts that are charged with others belong to a run, and are of its
+        Only those that are charged by themselves: counts that are charged with others belong to a run, and count its
         training rows.
     """
     found = {planned.key: planned for planned in _paid(account, version, evaluator, alone=alone)}
@@ -67,8 +67,8 @@ def described_columns(
     """Return the histograms that a map of a version's columns may be made of: of the same columns, on its account.
 
     Of the run's own neighbouring relation alone: what is proved of rows that are replaced is not proved of a row that
-    becomes null, and one replacement is two such steps. Of no more trust than the run states: its parties have trusted
-    nobody more for its counts. Of people, those that take as many rows of each.
+    becomes null, and one replacement is two such steps. With no more trust than the run states: its parties have
+    trusted no further role with its counts. Of people, those that take as many rows of each.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ def described_columns(
     Raises
     ------
     InputError
-        If a version is named, and there are none of it.
+        If a version is named that has no counts.
     """
     columns = counted_columns(registered)
     ends = None if registered.label_range is None else list(registered.label_range)

@@ -23,7 +23,7 @@ NAME = "second-moments"
 def paid_moments(config: TrainingConfig, registered: DatasetRef) -> PlannedRelease:
     """Return the stored release of second moments that a configuration names as its basis, as it was planned.
 
-    It is of the same version's rows, of the run's own neighbouring relation, and of no more trust than the run states.
+    It uses the same version's rows, the run's own neighbouring relation, and no more trust than the run states.
 
     Raises
     ------

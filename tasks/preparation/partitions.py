@@ -33,8 +33,8 @@ _PUBLIC_FRACTION = 0.2
 def plan_partition(rows: DatasetRef, config: TrainingConfig, registered: DatasetRef | None = None) -> Partition:
     """Return whose rows are whose, and which are held out, by a rule that is fixed before any row is looked at.
 
-    Held-out rows are a party of the same partition: they are disjoint from the others', so an evaluation of them costs
-    nobody else.
+    Held-out rows are a party of the same partition: they are disjoint from the others', so an evaluation of them
+    charges no other rows.
 
     Parameters
     ----------
@@ -161,7 +161,7 @@ def _test_fraction(
 def private_fraction(
     evaluation: EvaluationSettings, epsilon: float | None, delta: float, rows: int, classes: int
 ) -> float:
-    """Return the share of private rows to hold out where nobody says: by a rule from public numbers.
+    """Return the default share of private rows to hold out: by a rule from public numbers.
 
     Parameters
     ----------
@@ -170,7 +170,7 @@ def private_fraction(
     epsilon : float or None
         Of the run.
     delta : float
-        A tenth of the cap's; the run's own where nobody here knows a cap.
+        A tenth of the cap's; the run's own where no cap is known here.
     rows, classes : int
     """
     if not evaluation.evaluation or epsilon is None or not rows:

@@ -113,7 +113,7 @@ class PreparedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedNight(PreparedRun):
-    """The whole plan of a night, and of the nights before it that nobody made a release of.
+    """The whole plan of a night, and of the nights before it without a release.
 
     Attributes
     ----------
@@ -164,7 +164,7 @@ Prepared = PreparedRun | AwaitingPartition
 
 
 def whole(prepared: Prepared) -> PreparedRun:
-    """Return a plan that waits for nothing.
+    """Return a plan without nodes that wait for others.
 
     Raises
     ------
@@ -201,7 +201,7 @@ class References(Protocol):
 
     @property
     def cap(self) -> Cap | None:
-        """The account's at its opening; None where nobody here knows one."""
+        """The account's at its opening; None where none is known here."""
         ...
 
     def draft(self, config: TrainingConfig) -> Drafted:
@@ -457,7 +457,7 @@ def _require_not_drawn(config: TrainingConfig, registered: DatasetRef) -> None:
 
 
 def with_positive(prepared: PreparedRun, positive: str | None) -> PreparedRun:
-    """Return a plan whose results are of this one of two classes; None for the last declared one.
+    """Return a plan whose results describe this one of two classes; None for the last declared one.
 
     What is released does not depend on it.
 
@@ -616,7 +616,7 @@ def record_night(prepared: PreparedNight) -> bool:
     Returns
     -------
     bool
-        Whether that is on record. If not, rows arrived since, nothing was recorded, and the night is planned anew.
+        Whether that is on record. If not, rows arrived since, nothing was recorded, and the night is planned again.
 
     Raises
     ------

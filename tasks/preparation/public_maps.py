@@ -1,7 +1,7 @@
 """Public maps: made or read from a file, kept among the releases by their identity, and rows seen through them.
 
-No private row has a part in one, so that it costs nothing. A model is nothing without what its rows pass through: so a
-map is kept beside the releases, by its identity.
+No private row has a part in one, so that it has no privacy cost. A model needs its map to predict, so a map is stored
+next to the releases, by its identity.
 """
 
 import itertools
@@ -118,7 +118,7 @@ def map_identity(spec: AlgorithmSpec, dimension: int) -> str:
 
 
 def make_mapped(node: MappedRows) -> DatasetRef:
-    """Keep rows as public maps show them that are stored, where there is room; otherwise whoever reads them maps them.
+    """Keep rows as public maps show them that are stored, where there is room; otherwise each reader maps them.
 
     Raises
     ------
@@ -188,7 +188,7 @@ def views_of(shard: ShardRef, maps: Sequence[RowMap]) -> tuple[list[PublicView],
     Returns
     -------
     (list of PublicView, list of callable)
-        Each view is of some of the maps at the beginning.
+        Each view applies some of the maps at the beginning.
     """
     passed: list[RowMap] = [*([encoding(shard.dataset.maps)] if shard.dataset.maps else []), *maps]
     views: list[PublicView] = []

@@ -1,8 +1,8 @@
-"""The rows of a horizon's nights: notes, frozen sums and releases are of those that a plan names, or are not taken.
+"""The rows of a horizon's nights: notes, frozen sums and releases of other rows than a plan's are not used.
 
 A night's key names its horizon and number, not the rows (:attr:`tasks.planning.nights.PlannedNight.key`), because all
-nights are charged before any has come. That a key stands for one set of rows is the catalogue's word, and the catalogue
-lies in the ledger, which may be put back as it was on another day. So what a key has been used for is kept beside it:
+nights are charged before any has come. The catalogue states that a key stands for one set of rows, and the catalogue
+lies in the ledger, which may be restored to an earlier day. So the use of a key is recorded outside the ledger:
 
 - each party notes for good with which version, at which positions and under which code each of its nights came
   (:func:`note_arrival`), and a frozen sum begins with the digest of the note that it was formed by;
@@ -34,8 +34,8 @@ it where the lost horizon had come to its end.
 (Under a key of life 1 there would be worse than a sum: the noise is keyed by key and value, so that an equal sum meets
 equal noise, and whether an edited row is the same in both lives would show exactly.)
 
-Where the marks were taken back with the ledger nobody notices, and the ledger has no new epoch. What then still tells
-are the notes and the releases, if they were not taken back as well.
+Where the marks were restored together with the ledger, this goes unnoticed, and the ledger has no new epoch. What then
+still tells are the notes and the releases, if they were not restored as well.
 """
 
 from pydantic import BaseModel

@@ -50,9 +50,9 @@ def plan_counts(
 ) -> SinglePlan:
     """Return the plan of the histograms of a version's columns; no row is read and nothing is charged.
 
-    Counts go through running sums and means are taken from them: with sums of centred cells beside the counts, of as
-    narrow a margin as theirs (weight 1), all other margins would be 8 to 13 % wider, for n = 300 to 84,000 rows of 6 to
-    15 columns. The number of bins is :func:`~dpalgos.evaluators.column_histograms.bins_for` of n, d and μ.
+    Counts go through running sums and means are taken from them: with sums of centred cells in addition to the counts,
+    with a margin as narrow as theirs (weight 1), all other margins would be 8 to 13 % wider, for n = 300 to 84,000 rows
+    of 6 to 15 columns. The number of bins is :func:`~dpalgos.evaluators.column_histograms.bins_for` of n, d and μ.
 
     Parameters
     ----------

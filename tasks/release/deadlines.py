@@ -34,8 +34,8 @@ def wait_for_deadline(planned: PlannedRelease, begun: float | None = None) -> No
     ----------
     planned : PlannedRelease
     begun : float, optional
-        By the monotonic clock. None before it is begun: nothing is waited for, and a release whose deadline passed
-        before is refused, since another attempt would be timed anew and uncharged.
+        By the monotonic clock. None before it is begun: there is no wait, and a release whose deadline passed before is
+        refused, since another attempt would have another, uncharged duration.
 
     Raises
     ------
@@ -49,9 +49,9 @@ def prepare_in_time(plan: RunPlan, what: str, prepare: Callable[[], _Made]) -> _
     """Do what a charged plan's releases need of private rows before they read them; it shows at its own instant.
 
     Its clock is the deadline of the releases, which have paid for a miss of it
-    (:meth:`tasks.planning.plans.Deadline.misses`). Whoever has been late once is late for good: the releases of the
-    plan are refused from then on, so that nothing is timed again under the same charge. Where all of them are stored
-    nothing is done, for nothing will be read.
+    (:meth:`tasks.planning.plans.Deadline.misses`). A plan that missed its deadline stays late: its releases are refused
+    from then on, so that no attempt is timed again under the same charge. Where all of them are stored, nothing is
+    done, because no rows will be read.
 
     Parameters
     ----------

@@ -1,9 +1,9 @@
 """What released histograms say of a table, in the columns' own units, each number with its 95 % margin or nothing.
 
 All is post-processing of :class:`~dpalgos.histograms.ColumnCounts` and public facts: nothing here sees a row. Margins
-are of this data's own value (:mod:`dpalgos.column_margins`), each by itself. Bins are equal parts of a column's range
-on the scale on which its numbers become features: their edges are mapped back, which is monotone, so that a margin
-holds in the column's units as it holds in shares.
+hold for the value of these data (:mod:`dpalgos.column_margins`), each individually. Bins are equal parts of a column's
+range on the scale on which its numbers become features: their edges are mapped back, which is monotone, so that a
+margin holds in the column's units as it holds in shares.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ class Figure:
     of : str
         Of what: a value, a class, the ends of a bar, which quartile.
     value, low, high : float, str or None
-        In the column's units, a day as text; None where nothing is measured. An end that is None beside a value is
-        open: the value lies in the part of the range at that end, or beyond it.
+        In the column's units, a day as text; None where nothing is measured. An end that is None with a value is open:
+        the value lies in the part of the range at that end, or beyond it.
     measured : bool
         Whether anything is said.
     reason : str or None
@@ -155,7 +155,7 @@ class Terms:
     key : str
         The release's.
     paid : bool
-        Whether it was there before, so that asking costs nothing.
+        Whether it was stored before, so that the request is free.
     description : str
         Identity of the release together with all that the numbers rest on: the name by which ``unitball export`` and
         MLflow find them.
@@ -187,7 +187,7 @@ class Terms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionComparison:
-    """One version beside another.
+    """One version compared with another.
 
     Parameters
     ----------

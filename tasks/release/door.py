@@ -205,7 +205,7 @@ def open_release(
     RefusedError
         If it may not read these rows, or was not charged and the cap does not admit it.
     SecretError
-        If it was charged under a secret that is gone: noise is never drawn anew for a charged release.
+        If it was charged under a secret that is lost: noise is never redrawn for a charged release.
     DeadlineMissError
         If it was not made within its deadline, now or before.
     RedactedError
@@ -249,7 +249,7 @@ def combine(combination: PlannedCombination, releases: Sequence[ReleaseRef]) -> 
     RefusedError
         If the releases are not those that the combination was planned of.
     ParameterError
-        If the releases are of a kind that the aggregator does not combine.
+        If the aggregator does not combine releases of this kind.
     """
     require_upstream(combination, releases)
     combines, artefacts = combination.build().combines, [read_release(release) for release in releases]

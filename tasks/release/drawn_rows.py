@@ -306,7 +306,7 @@ def _declared(source: DatasetRef, cells: Mapping[str, Sequence[object]]) -> Decl
 
 
 def require_output(output: Path | None) -> None:
-    """Refuse an output file that exists, or is of no known kind.
+    """Refuse an output file that exists, or has an unknown suffix.
 
     Raises
     ------

@@ -59,7 +59,7 @@ class Expectation:
     releases : int
         That read rows, those of the evaluation included.
     charged, stored : int
-        Of these, how many are charged already and cost nothing more, and how many are stored and are not made again.
+        Of these, how many are already charged and have no further cost, and how many are stored and are not made again.
     candidates : int
         Trainings of which the best is released, where parameters are tuned on private rows; else 1.
     passes : int
@@ -81,7 +81,7 @@ class Expectation:
     epsilon, delta : float or None
         The budget.
     price : Price or None
-        What the run would charge; None where it charges nothing.
+        The charge of the run; None where it is free.
     night, nights : int
         Which night of how many; 0 without a horizon. The first is charged for all.
     measured_by : str

@@ -42,7 +42,7 @@ class Forecast:
     Attributes
     ----------
     runs : int or None
-        How many of its runs fit if nothing else runs; None where it costs nothing run by run.
+        How many of its runs fit if nothing else runs; None where its runs have no charge of their own.
     refused : datetime or None
         Its first run that is refused, if all schedules of its account run and each clock finds a new version: its next
         one, where that has a problem. None where none is within the dates that are looked at.
@@ -66,7 +66,7 @@ class AccountForecast:
     ----------
     account : str
     epsilon, cap, delta : float
-        Spent after the runs that fit, at the cap's delta; rounded by nobody. The cap is the soft limit where there is
+        Spent after the runs that fit, at the cap's delta; not rounded. The cap is the soft limit where there is
         one.
     promised : float
         The cap, whatever the soft limit.
@@ -267,7 +267,7 @@ def budget_histories() -> list[BudgetHistory]:
     """Return the history of every account that a registered data set pays from, private ones first.
 
     The day from which runs are refused is that of the first scheduled run of the account, by the forecast that
-    schedules are shown with (:func:`forecast`). Runs that somebody starts by hand have no date, and are not expected.
+    schedules are shown with (:func:`forecast`). Runs that are started by hand have no date, and are not expected.
     """
     paying: dict[str, list[str]] = {}
     for dataset in open_catalog().datasets():

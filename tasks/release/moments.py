@@ -75,7 +75,7 @@ def geometry_of(dataset: DatasetRef) -> Geometry:
     Raises
     ------
     InputError
-        If nothing is declared of their columns, and they are no images.
+        If the columns have no declarations, and the rows are not images.
     """
     if dataset.columns:
         return geometry(dataset.columns, dataset.dimension)
@@ -128,7 +128,7 @@ def plan_moments(
 def plan_reduction(request: ReductionRequest) -> ReductionPlan:
     """Return the plan of a reduction; no row is read and nothing is charged.
 
-    Counts of scores, where they are asked for, are of the plan's adaptive composition: a Gaussian mechanism at √f μ, f
+    Requested counts of scores belong to the plan's adaptive composition: a Gaussian mechanism at √f μ, f
     the public :data:`SCORES_SHARE`, on rows seen through a map that the moments at √(1 − f) μ decide. A row is in one
     cell of one table (:class:`~dpalgos.evaluators.pair_counts.PairCounts`), whatever the map is. How many cells there
     are goes by public numbers.
@@ -221,7 +221,7 @@ def _none_above(planned: PlannedRelease, found: Components) -> str:
 def plan_components(
     planned: PlannedRelease, components: int, partition: str | None = None, *, deviations: float | None = None
 ) -> PlannedCombination:
-    """Return the plan of a map onto the leading components of a release: post-processing, which costs nothing.
+    """Return the plan of a map onto the leading components of a release: post-processing, which has no privacy cost.
 
     Parameters
     ----------

@@ -26,7 +26,7 @@ def noises_of(release: PlannedRelease, key: str, contributors: Sequence[str], le
     Raises
     ------
     SecretError
-        If one of their secrets is lost or another by now: noise is never drawn anew for a charged release.
+        If one of their secrets is lost or another by now: noise is never redrawn for a charged release.
     """
     if not release.reads_rows:
         secrets = _secrets_of(release.seed, contributors, party_secret)

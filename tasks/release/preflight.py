@@ -45,8 +45,8 @@ def require_feasible(config: TrainingConfig) -> Prepared:
     InputError, ParameterError
         Naming every fault.
     RefusedError
-        If there is nothing else to say against it than that it may not touch private rows, or costs too much: then it
-        says what is left first, the largest epsilon of such a run that would be admitted.
+        If the plan may not read private rows, or exceeds the cap, and has no other fault. In the second case the
+        message begins with the largest epsilon of such a run that would be admitted.
     """
     prepared = prepare(config)
     if isinstance(prepared, AwaitingPartition):

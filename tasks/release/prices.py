@@ -160,7 +160,7 @@ def _whose(terms: Account) -> str:
 
 
 def price_of(prepared: Sequence[Prepared]) -> Price | None:
-    """Return what these plans would charge in this order, where all are of one account.
+    """Return what these plans would charge in this order, where all belong to one account.
 
     Returns
     -------

@@ -66,17 +66,17 @@ def private_contents(request: IngestRequest, epsilon: float, delta: float | None
     many rows lie in each of 103 bins, powers of two of either sign from 2^-10 to 2^40 and one around 0, with Gaussian
     noise (:class:`dpalgos.evaluators.bin_counts.BinCounts`), from the first to the last bin that stands out of
     it. *Values*: by optimal partition selection
-    (:class:`dpalgos.evaluators.key_selection.KeySelection`). Where both are drawn, each has half of epsilon. Asked
-    again for the same rows it is the same release, and costs nothing.
+    (:class:`dpalgos.evaluators.key_selection.KeySelection`). Where both are drawn, each has half of epsilon. A
+    repetition for the same rows is the same release, and is free.
 
     *How much noise*, in d columns, of which a record moves 2 d counts by one (d under replace-special). Laplace noise
     for epsilon has the scale 2 d / epsilon and the deviation sqrt(2) 2 d / epsilon; Gaussian noise for mu the deviation
     sqrt(2 d) / mu. They are equal at mu = epsilon / (2 sqrt(d)), at which ranges are found as well, while a filter of
     Gaussian losses adds mu² for it, where the pure loss enters as -2 Φ⁻¹(1 / (1 + e^epsilon)): at epsilon = 0.5 these
     are 0.25 / sqrt(d) and 0.62. (Under replace-special it is epsilon / sqrt(2 d).) That mu is taken, but never more
-    than what alone is (epsilon, delta)-DP, which is what was asked for. Of few columns that is less (of up to four at
+    than what alone is (epsilon, delta)-DP, which is what was asked for. For few columns that is less (for up to four at
     epsilon = 0.5 and a cap's delta of 10⁻⁶), and noise is then more than Laplace's, at a smaller price still. Under a
-    cap without delta there are no Gaussian losses, and discrete Laplace noise is what is left
+    cap without delta there are no Gaussian losses, and discrete Laplace noise is used
     (:class:`dpalgos.evaluators.bin_counts.LaplaceBinCounts`).
 
     Parameters

@@ -11,7 +11,7 @@ from tasks.runtime.settings import current_layout
 
 
 class RedactedError(Exception):
-    """An algorithm failed on private rows; its message and traceback are beside the rows, for their owner alone."""
+    """An algorithm failed on private rows; its message and traceback are stored for the rows' owner alone."""
 
 
 @contextmanager

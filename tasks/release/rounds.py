@@ -168,7 +168,7 @@ class PartyRounds:
         RefusedError
             If the release is not charged, or was not planned for this shard.
         MessageError
-            If the bytes are no request of this stage.
+            If the bytes are not a request of this stage.
         RepeatedUseError, ViolationError, TooFewPartiesError
             As :meth:`dpalgos.secure.rounds.Party.answer` does.
         """
@@ -229,7 +229,7 @@ class ServerRounds:
         self._step = step if block == 0 else release_blocks(planned)[block].first + step
 
     def open(self) -> None:
-        """Fix what everybody knows before the session: from public facts, so the release must be charged by now."""
+        """Fix the session's public parameters; the release must already be charged."""
         self._server.open(session_of(self._planned, self._block))
 
     @property
@@ -337,7 +337,7 @@ class Rounds:
     def answer(
         self, stage: Stage, block: Sequence[int], shards: Sequence[ShardRef], upstream: Sequence[ReleaseRef]
     ) -> list[str]:
-        """Let each party of a block answer, unless it has or nobody needs it any more.
+        """Let each party of a block answer, unless it has, or its answer is no longer needed.
 
         Parameters
         ----------
@@ -387,7 +387,7 @@ class Rounds:
 
 
 def session_of(planned: PlannedRelease, block: int = 0) -> RoundParameters:
-    """Return what everybody knows of the session of a block of a release's steps, from public facts."""
+    """Return the public parameters of the session of a block of a release's steps."""
     steps = release_blocks(planned)[block]
     return RoundParameters(
         identity=f"{planned.key}/{block}", tolerance=_tolerance(planned), length=steps.length, steps=steps.steps

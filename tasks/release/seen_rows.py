@@ -36,7 +36,7 @@ def maps_of(upstream: Sequence[ReleaseRef], branches: Sequence[int] = ()) -> Row
     ----------
     upstream : sequence of ReleaseRef
     branches : sequence of int
-        Lengths of the branches that ``upstream`` is made of; what comes out of each stands beside the others. None: all
+        Lengths of the branches of ``upstream``; their outputs are concatenated. None: all
         in turn.
     """
     artefacts = [read_release(reference) for reference in upstream]

@@ -103,7 +103,7 @@ class SinglePlan:
         require_affordable(self, self.at)
 
     def make(self) -> ReleaseRef:
-        """Make the release, or return the one that there is, which costs nothing.
+        """Make the release, or return the stored one, which is free.
 
         Raises
         ------
@@ -155,7 +155,7 @@ class _Stated(ChargedPlan, Protocol):
 
 
 def is_paid(plan: ChargedPlan) -> bool:
-    """Whether all that a plan releases is charged already, and costs nothing more.
+    """Whether all that a plan releases is already charged, so that it has no further cost.
 
     What was stopped after its charge is made with the same noise. What an older ledger has forgotten is charged again,
     as releases of runs are.

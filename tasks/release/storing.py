@@ -71,7 +71,7 @@ def require_sent(
     key: str,
     sent: tuple[Json, Mapping[str, Array]],
 ) -> Any:
-    """Return the artefact of a release that somebody else has sent, if it is what is planned.
+    """Return the artefact of a release that another party sent, if it is as planned.
 
     The kind, the names, shapes and types of its arrays are those that the plan makes of no rows; its numbers are finite
     and bounded; and its manifest says that it is the one of this key. No row is read.
@@ -79,7 +79,7 @@ def require_sent(
     Parameters
     ----------
     planned : PlannedRelease or PlannedCombination
-        As whoever checks has derived it.
+        As the checking process derived it.
     parts : sequence of PlannedRelease
         What a combination is made of; of a release, itself.
     key : str
@@ -170,7 +170,7 @@ def manifest_of(
 ) -> Json:
     """Return what a release says of itself: all of it follows from what was planned, but what a solver said.
 
-    It holds all that the identity is made of, so that whoever reads the manifest can derive it once more and compare.
+    It holds all that the identity is made of, so that a reader of the manifest can derive it again and compare.
 
     Parameters
     ----------

@@ -50,7 +50,7 @@ def one_run_a_dataset(dataset: str) -> Iterator[None]:
 
 
 class EndState(StrEnum):
-    """Names of states; those of failures come from a run that ended in order, so that nobody takes it for a crash."""
+    """Names of states; those of failures come from a run that ended in order, so that it is not taken for a crash."""
 
     BUDGET_EXHAUSTED = "BudgetExhausted"
     """Failed: a cap would be exceeded."""

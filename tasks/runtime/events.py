@@ -116,7 +116,7 @@ class Event(StrEnum):
 
     @classmethod
     def alerts(cls) -> tuple[Event, ...]:
-        """Return those that somebody has to look at."""
+        """Return the messages that need a person's attention."""
         return (cls.REFUSED, cls.FAILED, cls.BUDGET_LOW, cls.VIOLATED, cls.UNWELL)
 
 
@@ -136,7 +136,7 @@ def announce(
     """Log that something happened, and tell a Prefect server; public text only, in labels (which triggers match) too.
 
     The server is the one of ``PREFECT_API_URL``, or else the one by which ``unitball serve`` serves this root. Without
-    either there is nobody to tell.
+    either there is no recipient.
     """
     subject = {prefix: resource.removeprefix(f"unitball.{prefix}.") for prefix in ("dataset", "account")}
     named = {name: value for name, value in subject.items() if value != resource}

@@ -63,10 +63,10 @@ def png_of(figure: Figure, dpi: int) -> bytes:
 
 @contextmanager
 def readable(figure: Figure) -> Iterator[None]:
-    """Draw a finished figure, whose names are anybody's text, within: as text, in a font that has its letters.
+    """Draw a figure within this context: names from users are drawn as plain text, in a font that has their letters.
 
-    A dollar begins no mathematics. Where our font lacks a letter, the text has another installed font beside it: such a
-    figure is not the same on every machine. What no font has is drawn as a box, without a word on stderr.
+    A dollar begins no mathematics. Where the bundled font lacks a letter, another installed font is added: such a
+    figure can differ between machines. What no font has is drawn as a box, without a word on stderr.
     """
     from matplotlib.text import Text
 

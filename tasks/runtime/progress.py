@@ -1,4 +1,4 @@
-"""Progress of long work: whoever does it says what is done and of how much, whoever listens here shows it."""
+"""Progress of long work: the code that works reports how much of its total is done, and listeners show it."""
 
 import threading
 from collections.abc import Callable, Iterable, Iterator

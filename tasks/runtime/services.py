@@ -103,8 +103,8 @@ def served_lock(root: Path) -> Path:
 def running_servers(root: Path) -> dict[str, str]:
     """Return the addresses of the servers of a root that is being served now: ``prefect`` (its API) and ``mlflow``.
 
-    What a killed process has noted down is not among them: its ports may be anybody's, and whoever answers there must
-    not be shown the secret. The process that holds the lock keeps Prefect's port open as long.
+    What a killed process has noted down is not among them: its ports may belong to another process, which must not
+    receive the secret. The process that holds the lock keeps Prefect's port open as long.
     """
     try:
         with served_lock(root).open("rb") as file:

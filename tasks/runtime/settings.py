@@ -94,7 +94,7 @@ class DatabaseServer:
     Raises
     ------
     storage.errors.InputError
-        If the URL is of another kind, or the prefix is no name.
+        If the URL has another scheme, or the prefix is not a name.
     """
 
     url: str = field(repr=False)
@@ -337,7 +337,7 @@ def ledger_url() -> str | None:
     Raises
     ------
     storage.errors.InputError
-        If both do and differ (one population must never have two ledgers), or it is no URL.
+        If both do and differ (one population must never have two ledgers), or the value is not a URL.
     storage.errors.StorageError
         If the root's ledger was being moved when that was killed.
     """
@@ -407,7 +407,7 @@ def query_seconds() -> float:
     Raises
     ------
     storage.errors.InputError
-        If it is no positive number.
+        If it is not a positive number.
     """
     value = os.environ.get(SQL_VARIABLE, "").strip() or "300"
     try:
@@ -436,7 +436,7 @@ def prefect_pages(api: str) -> str:
 
 
 def flow_run_page(flow_run_id: str) -> str:
-    """Return the address of a flow run's page: beside ``PREFECT_API_URL``, where the root is served, or as usual."""
+    """Return the address of a flow run's page: at ``PREFECT_API_URL``, the served root or the default."""
     api = os.environ.get("PREFECT_API_URL")
     # The embedded server has no pages and is gone afterwards; `unitball serve` shows its runs.
     if not api or api == os.environ.get(EMBEDDED_VARIABLE):
@@ -470,7 +470,7 @@ def require_webhook(address: str, called: str) -> str:
     Raises
     ------
     InputError
-        If it is no address, or neither https nor on this machine: what is sent names data sets and budgets.
+        If it is not an address, or neither https nor on this machine: the messages name data sets and budgets.
     """
     parts = _address(address)
     if parts is None or re.search(r"[^!-~]", address):
@@ -497,7 +497,7 @@ def prefect_address() -> str:
     Raises
     ------
     InputError
-        If it is no address.
+        If it is not an address.
     """
     address = os.environ.get(PREFECT_VARIABLE, "")
     parts = _address(address)

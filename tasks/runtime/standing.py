@@ -1,7 +1,7 @@
 """What this process has charged, for the line that a stopped run ends with.
 
-Whoever charges does it within :func:`charging`, and whoever stops the process asks :func:`stop`: from then on nothing
-is charged here, so that what the line says stays true while the rest of the process ends.
+Code that charges runs within :func:`charging`, and code that stops the process calls :func:`stop`: from then on nothing
+is charged here, so that the line stays true while the rest of the process ends.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Written:
     Parameters
     ----------
     charged : int
-        Releases that were charged now, besides those that were before.
+        Releases that were charged now, without earlier ones.
     before, after : float or None
         The epsilon that the account has spent, without and with it, rounded up; None where it has no bound, or is not
         known.
@@ -63,8 +63,8 @@ def charging(account: str, ask: Callable[[], Written | None]) -> Iterator[Callab
     ----------
     account : str
     ask : callable
-        Asked where the charge was broken off, so that nobody here knows how it ended: returns what the ledger holds of
-        it, None for nothing.
+        Called where the charge was interrupted and its outcome is unknown here: returns the ledger's entry for it, or
+        None.
 
     Raises
     ------

@@ -40,7 +40,7 @@ def open_ledger_database(root: Path | None = None, *, guarded: bool = True) -> D
     root : Path, optional
         Another one than the current root.
     guarded : bool
-        False writes where key material is missing too: for whoever puts it back.
+        False also writes where key material is missing: for commands that restore it.
     """
     layout = current_layout() if root is None else Layout(root).prepare()
     shared = ledger_url()
@@ -77,7 +77,8 @@ def use_database_server(root: Path, server: DatabaseServer) -> None:
 
     The ledger is moved first, entry by entry, under the same key (``private/ledger.key``); its file is renamed and
     never charged again. MLflow's runs and models follow when the databases are prepared. Prefect's history of flow
-    runs stays in its file; deployments are made anew at every start. A kill at any instant is mended by asking again.
+    runs stays in its file; deployments are created again at every start. A kill at any instant is mended by asking
+    again.
 
     Parameters
     ----------
@@ -88,8 +89,8 @@ def use_database_server(root: Path, server: DatabaseServer) -> None:
     Raises
     ------
     storage.errors.StorageError
-        If the server does not answer or the user may not make databases (with the statements for whoever may), or the
-        ledger is not in order. The old place stays in force.
+        If the server does not answer or the user may not create databases (the message holds the statements for an
+        administrator), or the ledger is damaged. The old place stays in force.
     storage.errors.InputError
         If the server holds another ledger, or none where this root's should have been restored.
     """

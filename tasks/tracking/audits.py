@@ -109,7 +109,7 @@ def note_audit(
 
 
 def withdraw_audits(root: Path, algorithm: str, reason: str) -> list[str]:
-    """Take back, on record, what audits have said of an algorithm; return the versions that no violation blocks now.
+    """Withdraw an algorithm's audits, on record; return the versions that are no longer blocked by a violation.
 
     Raises
     ------

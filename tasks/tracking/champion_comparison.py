@@ -158,7 +158,7 @@ def compare_models(
 
     On public rows exactly. On private ones by a charged release of their discordant pairs where an epsilon is given
     (:class:`dpalgos.evaluators.discordance.Discordance`); otherwise by the charged evaluations of both, where these
-    have measured the same rows, which costs nothing more.
+    have measured the same rows, which has no further cost.
 
     Parameters
     ----------

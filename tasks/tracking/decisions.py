@@ -23,7 +23,8 @@ class Decision(BaseModel, frozen=True):
     ----------
     positive : str
     threshold : float or None
-        The probability from which on; None where scores are no probabilities, and the class is predicted above 0.
+        The lowest probability at which the class is predicted. None where scores are not probabilities: the class is
+        then predicted above 0.
     aim : str or None
         What the model's own threshold was chosen for.
     asked : bool

@@ -33,7 +33,7 @@ def record_description(plan: SinglePlan | PairsPlan, found: Found, draw: Callabl
     """Log a description to MLflow and append it to the results, once.
 
     Without an engine, and after the answer is printed: importing MLflow, drawing and logging take 4 s of processor time
-    and describing less than that; starting an engine would take seconds more. A recorded description costs nothing.
+    and describing less than that; starting an engine would take seconds more. A recorded description is free.
 
     Parameters
     ----------

@@ -229,7 +229,7 @@ def effects_of(pipeline: Pipeline, path: Sequence[ReleaseRef]) -> Effects:
     Raises
     ------
     InputError
-        If it is no model of declared columns, each with a range or its values.
+        If the model does not use declared columns, each with a range or its values.
     """
     if not of_columns(pipeline):
         raise InputError(
@@ -284,7 +284,7 @@ def described_effects(
         What encoded rows pass through, the model last: pairs are listed where it begins with functions of columns and
         is affine from there on.
     people : bool
-        Whether the counts are of people and not of rows.
+        Whether people are counted, and not rows.
     """
     steps = [len(scale.values) if scale.discrete else 0 for scale in scales]
     parts = [scale.most_parts(POINTS) for scale in scales]

@@ -58,8 +58,8 @@ def save_model(
     dimension : int
         Features of a raw row, where the pipeline takes arrays.
     requirements : sequence of str
-        Packages that are on an index. Unitball is not: whoever loads the model has it, and a bare name would fetch
-        whatever somebody else calls so.
+        Packages that are on an index. Unitball is not: the process that loads the model has it, and a bare name could
+        install an unrelated package of that name.
     """
     import mlflow.sklearn
 

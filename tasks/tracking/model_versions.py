@@ -2,7 +2,8 @@
 
 Who is champion, and what promotion rests on, is on record in the root (:mod:`storage.model_records`), with the history
 that rolling back needs. MLflow's tags and its alias show it: they are written after the record, the alias is mended
-where it differs, and neither is ever read to decide. MLflow's own page and clients follow its alias and ask nobody.
+where it differs, and neither is ever read to decide. MLflow's own page and clients follow its alias without further
+checks.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class RegisteredModel:
     card: str = ""
 
     def recorded_as(self, record: VersionRecord | None) -> bool:
-        """Whether a record is of this version: of its number and its run."""
+        """Whether a record describes this version: its number and its run."""
         return record is not None and (self.name, self.version, self.run_id) == (
             record.model,
             record.version,

@@ -122,7 +122,7 @@ class RunResult(Evaluation, frozen=True):
     seconds : float or None
         None on private data: time is a side channel.
     releasing_seconds : float or None
-        Of these, what making the releases took one after another; None where one was there before, or nobody measured.
+        Of these, what making the releases took one after another; None where one was stored before, or was not timed.
     """
 
     algorithm: str
@@ -407,7 +407,7 @@ def by_person(result: RunResult) -> str:
 
 
 def about_people(result: RunResult) -> str:
-    """Return in sentences what metrics and probabilities are of where people are protected; empty where rows are."""
+    """Return sentences on how metrics and probabilities count people, where people are protected; empty for rows."""
     if not result.identity.dataset.person or not result.metrics:
         return ""
     probabilities = (
@@ -434,7 +434,7 @@ def guessing(results: Sequence[RunResult]) -> list[str]:
 
 
 def no_better(result: RunResult) -> list[str]:
-    """Return a sentence on a model that is no better than guessing: by its weights, or by what was measured of it.
+    """Return a sentence on a model that is not better than guessing, by its weights or by its measurements.
 
     The latter where the released confusion matrix, or that of public rows, shows neither an accuracy above that of the
     most frequent class nor a balanced accuracy above 1/K, by the lower ends of their 95 % margins; and no AUC above
@@ -493,8 +493,8 @@ def _at_least(result: RunResult, name: str) -> float:
 def positive_class(result: RunResult) -> list[str]:
     """Return sentences on which of two classes is the positive one; with a warning where it may be the wrong one.
 
-    That it is the larger one is said where the run's own confusion matrix shows it by more than the margin, and nobody
-    has named it.
+    The text adds that it is the larger class where it was not named and the run's own confusion matrix shows this by
+    more than the margin.
     """
     if len(result.classes) != 2 or not result.metrics:
         return []

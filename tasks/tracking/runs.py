@@ -210,7 +210,7 @@ class ModelReport:
     registered_name : str
         The model of MLflow's registry that this becomes a new version of.
     packages : tuple of str
-        Distributions that it needs beside what every model does.
+        Distributions that it needs in addition to those of every model.
     lineage : str
         What it is made of, as JSON; kept on record with the version.
     effects : Effects or None
@@ -237,10 +237,10 @@ class Entries:
     facts : mapping of str to values
         Some or all of :data:`FACTS`.
     params, tags : mapping of str to values
-        Beside the facts.
+        In addition to the facts.
     metrics : mapping of str to float
-        ``accuracy``, ``epsilon_spent``, ``delta_spent``, …, the one to look at first before the others; numbers that
-        are not finite are kept as tags, and what was not measured is none of them.
+        ``accuracy``, ``epsilon_spent``, ``delta_spent``, …, the most important first. Numbers that are not finite are
+        kept as tags, and unmeasured values are left out.
     """
 
     name: str
@@ -493,7 +493,7 @@ def log_run(client: MlflowClient, experiment: str, entries: Entries, *, keys: Ma
 
 
 def name_run(root: Path, run_id: str, name: str) -> None:
-    """Call a run that was logged by another name, as somebody has asked."""
+    """Rename a logged run at a user's request."""
     with tracking_client(root) as client:
         client.set_tag(run_id, "mlflow.runName", name)
 
@@ -544,7 +544,7 @@ def log_files(client: MlflowClient, run_id: str, files: Mapping[str, str | bytes
 
 @cache
 def requirements(more: tuple[str, ...] = ()) -> list[str]:
-    """Return what a fresh process needs beside Unitball, pinned; MLflow's own inference would take ten seconds."""
+    """Return a fresh process's pinned requirements except Unitball; MLflow's own inference would take ten seconds."""
     packages = ("mlflow", "numpy", "pandas", "pyarrow", "scikit-learn", "scipy", "skops", *more)
     return [f"{package}=={importlib.metadata.version(package)}" for package in packages]
 

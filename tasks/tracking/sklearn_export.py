@@ -205,8 +205,8 @@ def to_sklearn(
 ) -> Pipeline:
     """Put released arrays together into one fitted pipeline from raw rows to class names (or real values).
 
-    Post-processing of releases: it sees no rows and costs nothing. Its predictions are those of ``model.predict`` on
-    the normalised and mapped rows, ties and the binary case included.
+    Post-processing of releases: it sees no rows and has no privacy cost. Its predictions are those of ``model.predict``
+    on the normalised and mapped rows, ties and the binary case included.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Drawn rows held against released tables, by the names of columns and cells: what a synthesis' report shows."""
+"""Synthetic rows compared with released tables, by names of columns and cells: the report of a synthesis."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class NamedTable:
 
 @dataclass(frozen=True, slots=True)
 class Fidelity:
-    """Drawn rows held against all that was released.
+    """Synthetic rows compared with all released tables.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ class Fidelity:
 
 
 def fidelity_of(plan: SynthesisPlan, found: SyntheticRows) -> Fidelity:
-    """Return drawn rows held against the released tables.
+    """Return the comparison of synthetic rows with the released tables.
 
     Post-processing: no counted row is read. Columns that are not written into the rows, as the weekday of a drawn day,
     are left out.

@@ -400,16 +400,16 @@ def test_a_server_that_is_started_beside_checks_ends_where_they_refuse(
     environment.setattr(engine, "_begin", begin)
     environment.delitem(sys.modules, "prefect", raising=False)
     before = dict(os.environ)
-    with pytest.raises(KeyError), engine.started_ahead(tmp_path, beside="no.such.checks"):
+    with pytest.raises(KeyError), engine.started_ahead(tmp_path, module="no.such.checks"):
         raise KeyError
     assert [process.running for process in (begun[0].server, begun[0].migration)] == [False, False]
     assert engine._ahead == {}
     assert os.environ == before, "a later run of this process is set up by itself"
-    with engine.started_ahead(tmp_path, beside="no.such.checks"):
+    with engine.started_ahead(tmp_path, module="no.such.checks"):
         pass
     kept: Any = engine._ahead.pop(tmp_path)
     assert kept.server.running, "for the run that follows"
-    with engine.started_ahead(tmp_path, beside="tests"):
+    with engine.started_ahead(tmp_path, module="tests"):
         assert len(begun) == 2, "checks that are imported already are quicker than a server"
 
 
