@@ -161,103 +161,118 @@ def describe_all() -> list[dict[str, Any]]:
 
 
 _PREFACE = """\
-# Guarantees
+# Algorithms and guarantees
 
-This page answers: *what exactly is guaranteed by an algorithm, for whom, and under which assumptions?* Look for its
-name: each section says what is **proved** about this code, under which trust models, what it assumes, and what its
-paper **claims**. The proof is in the docstring that it links to. Where proof and claim differ the flaw is named, the
-published algorithm runs on public data only, and its sound counterpart is named.
+This page answers: *what exactly does an algorithm guarantee, for whom, and under which assumptions?* It first says what
+holds for every release, then lists all algorithms. The page is made from the code by
+`unitball algorithms --markdown`.
 
-| part | holds |
+| I want to know | see |
 | --- | --- |
-| [What holds for every release](#what-holds-for-every-release) | what neighbours are, who sees what, what adds up |
-| [Threat model](#threat-model) | who is protected against, and what is not covered |
-| [Sensitivities](#sensitivities) | a table of all proved algorithms: how far one record moves what they release |
-| [Systems](#systems) | what `--algorithm` names: a projection and a trainer for each trust model |
-| [Projections](#projections), [trainers](#trainers), [evaluations](#evaluations) | their parts |
+| what an algorithm guarantees | its name under [systems](#systems) (names for `--algorithm`), \
+[projections](#projections), [trainers](#trainers) or [evaluations](#evaluations) |
+| against whom it protects, and what it does not cover | [threat model](#threat-model) |
+| who sees what, with several parties | [trust models](trust.md) |
+| which algorithms protect people with several rows | [sensitivities](#sensitivities), last column |
+| how charges add up | [accounting](accounting.md) |
 
-What is proved (μ-GDP, ε-DP, ρ-zCDP, (ε, δ)-DP) holds for any rows, and for one record (a row or, where a section says
-so, a person). It holds under both relations unless one is named. Its value is the budget that a run gives the
-algorithm, or, for noise by a paper's own formula, the value that the docstring derives. *Exact* and *idealised* are
-about numerics. What depends on sizes is shown for three parties of 1,000 rows (one where a release is a party's own),
-64 features and ten classes.
+## How to read an entry
 
-*This page is generated from the registry by `unitball algorithms --markdown`; a test compares the two.*
+| line | meaning |
+| --- | --- |
+| **Proved**, or **Under** with trust models | what is proved about this code. It holds for all data, for one record, \
+and under both neighbouring relations unless the entry names one |
+| μ-GDP, ε-DP, ρ-zCDP, (ε, δ)-DP | the kind of guarantee ([glossary](glossary.md)). Its value is the budget that a \
+run gives the algorithm. For noise by a paper's formula, the docstring derives the value |
+| exact | noise is drawn in integers. The guarantee holds for the released bits, up to a total variation below 2⁻¹⁰⁰ \
+per draw |
+| idealised | noise is in floating point, and the guarantee holds in real arithmetic. On private rows it needs \
+`--allow-idealised` |
+| **People** | whether all rows of a person count as one record, and why |
+| **Assumes** | on what the proof relies in addition |
+| **Claim**, **Flaw** | what the paper states, and why its proof fails. Such an algorithm runs on public rows only |
+| **Sound counterpart** | the corrected algorithm |
+
+Guarantees that depend on sizes are shown for three parties of 1,000 rows (one party, if each party has a release of its
+own), 64 features and ten classes. Each proof is in the docstring that the entry links to.
 
 ## What holds for every release
 
-- **Relation.** Neighbouring data sets of n records differ in one of them; n and the parties' sizes are public (they are
-  the aggregation weights). Under `replace-one` a record is replaced by any other, under `replace-special` by the *null
-  record*, which is counted in n and contributes nothing (`dpalgos/rows.py`): then a signed sum moves by 1 instead of 2
-  and a covariance or a count by 1 instead of √2. Null records occur in private data (rows a schema drops), so suprema
-  under `replace-one` include them. An account keeps one relation; a release proved under `replace-special` enters an
-  account of `replace-one` as a group of two (μ → 2μ, ε → 2ε, ρ → 4ρ, δ → (1 + e^ε) δ), never the other way.
-  `add-remove-one` is refused: n shows in manifests, sizes of shards, grids and calibrations, and an audit told forty of
-  forty neighbouring pairs apart by it. Releases that were charged under it are accounted as groups of two.
-- **Unit.** The unit of an account, row or person, is fixed at opening. With the unit row, a record is one row, and an
-  owner who declares k rows per person (`--group-size`) is charged for groups. With the unit person (a column of type
-  `person`), a record is all rows of one person: n is the number of people and public, the number of rows of a person is
-  not, and each of k rows has weight 1/k. Algorithms whose proof covers that say so below; the others refuse people.
-- **Who may see what** depends on the trust model: [one table](trust.md) for simulated and for separate parties.
-- **Composition.** A run's releases are one plan, known beforehand and composed tightly. A plan enters an account by a
-  bound on its whole trade-off curve (least mu, least rho, or its tight epsilon at the delta it states), never by one
-  (epsilon, delta) point; across plans only filters that hold under full adaptivity count
-  (`dpalgos/accounting/composition.py` and `spending.py` have the proofs, [accounting](accounting.md) the numbers). What
-  is guaranteed of an account is its cap; "spent" is a reading. Raising a cap opens a new filter with its own part of
-  delta (`ClosedFilter` in `spending.py`). A party pays for what reads its rows; partitions of the same rows add up.
-- **Exactly once.** A release is charged before noise exists and keyed by its identity; see [design](design.md).
-- **Numerics.** `exact`: the noise is drawn in integers and the guarantee holds for the released bits, up to a total
-  variation below 2⁻¹⁰⁰ a draw. `idealised`: floating-point noise, the guarantee holds in real arithmetic; on private
-  data this needs the owner's consent (`--allow-idealised`).
-- **Totality.** Behind the door nothing raises, stops or branches to another release because of what rows contain.
-- **Where a row goes** is decided by its position and by public facts, never by what any row holds, so that neighbours
-  differ in one row at one place. A null record keeps its place. Of people it is decided by the place in the register,
-  and all rows of a person go where the person does. A test changes one row (equal to another, null, first,
-  last, of another label) and finds every other one where it was (`tests/tasks/test_partitioning.py`); another finds
-  that what a row adds to an integer sum depends on that row alone, seen through a released basis or model too
-  (`tests/dpalgos/test_spreading.py`). Maps by products of real numbers (`random-fourier`, `public-whitening`, those
-  learnt on public rows) may round a row by its place, which is its own, never by other rows.
+### What is protected
 
-| what is split | by what |
+| term | meaning |
 | --- | --- |
-| parties with files of their own (`--partition own`) | the file that the row came in |
-| simulated parties (`even`, `sized`) | its position among the rows that train, their number, a public seed |
+| record | what is protected: a row, or a person with all rows (a column of type `person`). The unit is fixed when \
+the account is opened |
+| several rows per person, unit row | the owner declares the largest number k (`--group-size`), and the account \
+counts the loss of k rows |
+| several rows per person, unit person | the number of people is public, the number of rows of a person is not; each \
+of k rows has weight 1/k. Algorithms without a proof for people refuse them |
+| neighbouring data sets | they differ in one record. The number of records n and the parties' sizes are public |
+| `replace-one` | the record is replaced by any other record |
+| `replace-special` | the record is replaced by the null record, which counts in n and contributes nothing. A sum \
+then changes by 1 instead of 2, a covariance or a count by 1 instead of √2 |
+| `add-remove-one` | refused, because n is visible in manifests and sizes |
+| account | keeps one relation. A release proved under `replace-special` counts in an account of `replace-one` as a \
+group of two (μ → 2μ, ε → 2ε, ρ → 4ρ, δ → (1 + e^ε) δ). The reverse is refused |
+
+### What a run costs
+
+- All releases of a run form one plan. Unitball knows the plan before the run and composes it tightly.
+- An account counts a plan by a bound on its whole trade-off curve: the least μ, the least ρ, or its ε at the δ that it
+  states. Over several plans it uses only filters that hold if each run is chosen after seeing the earlier ones.
+- The account guarantees its cap. The spent ε is informational.
+- Each release is charged once, before its noise is drawn. The same release is not charged again.
+- A raised cap opens a new filter with its own part of δ.
+- Each party's account is charged for the releases that read its rows. Several partitions of the same rows add up.
+
+### Which facts decide where a row goes
+
+Its position and public facts decide, never the content of a row. So neighbours differ in one row at one place. For
+people the position in the register of people decides, and all rows of a person stay together. A null record keeps its
+position. No content of rows stops a run, raises an error or selects another release.
+
+| what is divided | decided by |
+| --- | --- |
+| parties with their own files (`--partition own`), training and test files | the file |
+| simulated parties (`even`, `sized`) | the position among the training rows, their number, a public seed |
 | simulated parties by label (`by-label`, `dirichlet`) | the labels: refused on private rows |
-| the held-out part of private rows | its position in its file, the party's name, a public seed |
-| the held-out part of public rows | its position, the number of rows, a public seed |
-| training and test files | the file |
-| nights of files of their own | the file, and the version that the row came with |
-| nights whose rows go to the parties in turn | the version, and place after older rows ([when](nights-reference.md)) |
-| nights of people | the version that the person came with, and the place in the register ([when](nights.md#people)) |
-| nights of `continual-class-means`, `continual-ftrl` | its position in its party, modulo the nights |
-| the rows that `tuned` scores by | its position in its party, of people its person's, the share that is held out |
-| batches of `dp-sgd` | a draw of its own from its holder's secret, for each step |
-| blocks, files, workers' parts | its position, the number of features; sums are exact, so the cut changes none |
+| held-out rows of a private set | the position in the file, the party's name, a public seed |
+| held-out rows of a public set | the position, the number of rows, a public seed |
+| nights, parties with their own files | the file, and the version with which the row came |
+| nights, rows dealt to the parties in turn | the version, and the position after older rows \
+([when](nights-reference.md)) |
+| nights of people | the version with which the person came, and the position in the register \
+([when](nights.md#people)) |
+| nights of `continual-class-means`, `continual-ftrl` | the position in the party, modulo the number of nights |
+| rows that score the candidates of `tuned` | the position in the party (for people: the person's), and the share |
+| batches of `dp-sgd` | a draw from the party's secret, for each step |
+| blocks and workers' parts | the position, the number of features. Sums are exact, so the division changes no sum |
+
+Maps by products of real numbers (`random-fourier`, `public-whitening`, maps learnt on public rows) may round a row by
+its own position, never by other rows.
 
 ## Threat model
 
-Protected against: an attacker who sees all releases, manifests, models, metrics, logs, the databases of MLflow and
-Prefect, and all other rows; for `local` and `secagg` also the server and, for `secagg`, as many colluding parties as
-declared.
+Unitball protects each record against an attacker who sees all releases, manifests, models, metrics, logs, the databases
+of MLflow and Prefect, and all other rows. Under `local` and `secagg` it also protects against the server, and under
+`secagg` against as many colluding parties as declared.
 
-Not covered:
-
-- an attacker who can read a party's own store (rows, its secret) or the process's memory; on one machine the parties
-  are simulated and only file modes keep them apart;
-- time, without `--deadline`: durations of tasks on private rows are not published by Unitball, but an engine that runs
-  them knows when they started and ended. With it each release (and each party's part of a secure sum) appears a public
-  number of seconds after its rows could be read, and so does, once a run and after the charge, what is made of the rows
-  before; longer work is refused and not tried again, and the declared probability of that (`--deadline-miss`, on any
-  rows) is charged for both, as a delta of at least four times its size (`dpalgos/accounting/costs.py` has the proof).
-  Not covered even then: ingesting rows, nights, comparisons with a champion, the use of processor, caches, memory and
-  files before the deadline, how soon a sleeping process is woken, and a miss declared rarer than it is. Choose the
-  deadline by runs on synthetic or public rows of the same sizes;
-- a ledger file that is replaced together with its high-water mark by an attacker who can write both;
-- people in several accounts whose owners declared the people disjoint;
-- the rows on which your own encoder (`--features onnx:FILE`) was trained, and the rows of `--public-dataset`: such a
-  run names both among its assumptions, and protects the private rows alone;
-- what a model says about the population: differential privacy bounds what it says about one row, or one person;
-- people with several rows, where the unit is a row: [rows or people](people-and-budgets.md#rows-or-people).
+| not covered | what to do |
+| --- | --- |
+| an attacker who reads a party's own files or the memory of its process. Simulated parties are on one machine and \
+separated by file modes only | [security](security.md#files) |
+| durations without `--deadline`: Prefect knows when tasks on private rows started and ended | `--deadline` |
+| with `--deadline`: ingestion, nights, comparisons with a champion; the use of processor, caches, memory and files \
+before the deadline; how soon a sleeping process wakes; a miss that is more frequent than `--deadline-miss` states | \
+choose the deadline by runs on synthetic or public rows of the same sizes ([time](security.md#time)) |
+| a ledger that is replaced together with its high-water mark, by an attacker who can write both | keep the mark \
+elsewhere (`UNITBALL_LEDGER_MARK`) |
+| a person in several accounts whose owners declared the people disjoint | one account per population |
+| rows on which your own encoder was trained (`--features onnx:FILE`), and rows of `--public-dataset` | the run names \
+both among its assumptions |
+| what a model says about the population | – : differential privacy bounds what it says about one record |
+| a person with several rows, if the unit is a row | [rows or people](people-and-budgets.md#rows-or-people) |
 """
 
 
@@ -332,15 +347,14 @@ def _anchor(kind: str, name: str) -> str:
 _TABLE = """\
 ## Sensitivities
 
-How far one record moves the statistic that the noise of each proved algorithm is calibrated to, at the algorithm's
-default parameters (an ε of 1, or a μ of 1), for {parties} parties of {rows} rows with {dimension} features and
-{classes} classes; solver tolerances are included, rounding to the grid is not. In brackets the share of it that the
-algorithm's own pair of neighbours (`neighbouring_pair`) attains at zero weights. `tests/dpalgos/test_sensitivities.py`
-searches for each supremum numerically. *Per person*: with any number of rows in the place of one, each weighed so that
-all together move the statistic by no more (`row_weights` in `dpalgos/integer_sums.py` has the proof, the
-section of each algorithm its argument; solvers' tolerances are those of as many rows as people may have). A column of
-`type: person` in the schema makes people the records; without one, `--group-size` protects a person with several rows.
-`tests/dpalgos/test_contract.py` holds people of up to 1,024 rows against it.
+The noise of an algorithm is calibrated to its sensitivity: how far one record can change the summed statistic. The
+table shows it for all proved algorithms at their default parameters (ε = 1 or μ = 1), for {parties} parties of {rows}
+rows, {dimension} features and {classes} classes. It includes the tolerances of solvers, and excludes rounding to the
+grid. The number in brackets is the share of the sensitivity that the algorithm's own pair of neighbours reaches at
+zero weights.
+
+*Per person*: "the same" means that any number of rows of one person, weighted together as one record, change the
+statistic no further. "Refused" means that the algorithm refuses tables with a column of `type: person`.
 """
 _REFERENCE = guarantees.Setting(sizes=(200,) * 10, dimension=10, classes=3, trust=guarantees.Trust.CENTRAL)
 
@@ -353,7 +367,7 @@ def _cell(algorithm: Calibrated, relation: guarantees.Neighbours) -> str:
 def _sensitivities() -> Iterator[str]:
     parties, rows = len(_REFERENCE.sizes), _REFERENCE.sizes[0]
     yield _TABLE.format(parties=parties, rows=rows, dimension=_REFERENCE.dimension, classes=_REFERENCE.classes)
-    yield "| algorithm | statistic and norm | " + " | ".join(guarantees.RELATIONS) + " | of a person |"
+    yield "| algorithm | statistic and norm | " + " | ".join(guarantees.RELATIONS) + " | per person |"
     yield "| --- " * (3 + len(guarantees.RELATIONS)) + "|"
     for kind in PARTS:
         for name in names(kind):
