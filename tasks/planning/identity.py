@@ -6,9 +6,14 @@ and rewording causes no new charge; a changed constant is another version. The m
 imports, those inside functions included, that starts at the classes given (an algorithm, a trust model) and at the
 door; data files in the same folders count byte by byte. Of other distributions that they import the version
 counts. A class from another distribution brings that one's modules, name and version; other plug-ins change nothing.
+
+Parsing three hundred modules takes a second. What it gives depends on their bytes and on this module alone, so it is
+kept next to the bytecode of this module, under the rules of bytecode (``PYTHONDONTWRITEBYTECODE``,
+``PYTHONPYCACHEPREFIX``): who can write there can change the code itself.
 """
 
 import ast
+import contextlib
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -24,6 +29,9 @@ from itertools import accumulate
 from pathlib import Path
 
 from pydantic import BaseModel
+
+from storage.atomic import write_bytes
+from storage.errors import StorageError
 
 # Where the door makes noise and shows rows; what else it does changes no released number.
 _DOOR = ("tasks.release.door", "tasks.release.night_rows", "tasks.release.noise_secrets", "tasks.release.seen_rows")
@@ -164,16 +172,51 @@ def _module(name: str) -> tuple[str, tuple[str, ...]] | None:
     source = _source_of(name)
     if source is None:
         return None
+    package = name if source.name == "__init__.py" else name.rpartition(".")[0]
+    text = source.read_bytes()
+    key = f"{package} {hashlib.sha256(text).hexdigest()}"
     with _PARSING:
-        tree = ast.parse(source.read_bytes())
-        package = name if source.name == "__init__.py" else name.rpartition(".")[0]
-        return _digest(tree), tuple(dict.fromkeys(_imports(tree, package)))
+        kept = _kept_modules()
+        if key not in kept:
+            tree = ast.parse(text)
+            kept[key] = [_digest(tree), *dict.fromkeys(_imports(tree, package))]
+        digest, *imported = kept[key]
+    return digest, tuple(imported)
+
+
+def _kept_file() -> Path:
+    return Path(importlib.util.cache_from_source(__file__)).with_suffix(".json")
+
+
+@cache
+def _kept_modules() -> dict[str, list[str]]:
+    """Return the digests and imports of modules that earlier processes parsed, by their package and bytes."""
+    with contextlib.suppress(OSError, NotImplementedError):
+        digest, _, kept = _kept_file().read_text("utf-8").partition("\n")
+        if digest == _digest_of_kept(kept):
+            return dict(json.loads(kept))
+    return {}
+
+
+def _digest_of_kept(kept: str) -> str:
+    # This module makes the digests: where it is another, so are they.
+    return hashlib.sha256(Path(__file__).read_bytes() + kept.encode()).hexdigest()
+
+
+def _keep_modules(modules: dict[str, list[str]]) -> None:
+    """Keep what was parsed for later processes; where that is not possible, they parse again."""
+    if sys.dont_write_bytecode:
+        return
+    kept = json.dumps(modules)
+    with contextlib.suppress(OSError, StorageError, NotImplementedError):
+        write_bytes(_kept_file(), f"{_digest_of_kept(kept)}\n{kept}".encode())
 
 
 def _closure(roots: tuple[str, ...], followed: frozenset[str]) -> tuple[dict[str, str], set[str]]:
     """Return the digests of all modules that importing ``roots`` runs, and the other packages that they import."""
     sources: dict[str, str] = {}
     others: set[str] = set()
+    known = len(_kept_modules())
     waiting, seen = list(roots), set(_LEFT_OUT)
     while waiting:
         # The packages above a module are run too when it is imported.
@@ -187,6 +230,8 @@ def _closure(roots: tuple[str, ...], followed: frozenset[str]) -> tuple[dict[str
             elif (module := _module(name)) is not None:
                 sources[name], imported = module
                 waiting.extend(imported)
+    if len(modules := _kept_modules()) > known:
+        _keep_modules(modules)
     return sources, others
 
 

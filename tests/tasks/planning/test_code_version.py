@@ -8,7 +8,7 @@ import importlib.metadata
 import re
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -67,8 +67,9 @@ def _read_once() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    """Sources are read once a process; here they change."""
+def _fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Sources are read once a process; here they change, and what is kept of them is the test's own."""
+    monkeypatch.setattr(versions, "_kept_file", lambda: tmp_path / "kept.json")
     forget()
     yield
     forget()
@@ -101,6 +102,34 @@ def edit(path: Path, old: str, new: str) -> None:
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new, 1))
+
+
+@pytest.mark.parametrize(
+    ("damage", "most", "least"),
+    [(str, 1, 1), (lambda text: text.replace("dpalgos", "dpalgo5"), 400, 30), (len, 400, 30)],
+    ids=["whole", "changed", "no JSON"],
+)
+def test_a_later_process_parses_what_has_changed(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: Callable[[str], object], most: int, least: int
+) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    first, kept = version(), tmp_path / "kept.json"
+    kept.write_text(str(damage(kept.read_text("utf-8"))), "utf-8")
+    edit(tree / "dpalgos" / "keystream.py", "import ", "import abc\nimport ")
+    calls: list[object] = []
+    found = versions._imports
+    monkeypatch.setattr(versions, "_imports", lambda *given: (calls.append(given), found(*given))[1])
+    second = version()
+    assert second != first
+    assert least <= len(calls) <= most
+    kept.unlink()
+    assert version() == second
+
+
+def test_what_is_parsed_is_kept_where_bytecode_is(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    version()
+    assert not (tmp_path / "kept.json").exists()
 
 
 def test_the_normal_form_is_the_one_that_was_stored() -> None:
