@@ -570,29 +570,29 @@ def predict(
         promise = guaranteed(current_root(), version)
         decision = decision_of(current_root(), version, pipeline, threshold)
         of_people = hasattr(pipeline, "predict_proba") and trained_on_people(current_root(), version)
-    refused = f", {done.refused} refused (column refusal says why)" if done.refused else ""
+    refused = f", {done.refused} refused (reasons in column refusal)" if done.refused else ""
     machine = {"model": version.name, "version": version.version, "output": str(output)}
     machine |= {} if decision is None else decision.model_dump(mode="json", include={"positive", "threshold", "aim"})
     clipped = {name: asdict(cells) for name, cells in done.clipped.items()}
-    # On this screen alone, as a check of a schema: they are somebody's cells.
+    # Only on this screen, as a check of a schema: these cells are private.
     told = [
         f"column {name}: {found.cells} {'cell is' if found.cells == 1 else 'cells are'} outside the schema and "
         f"clipped, the first {found.value!r} (row {found.row})"
         for name, found in done.clipped.items()
     ]
-    told += ["clipped: a number counts as the end of its range, a category as none of its values"] if told else []
+    told += ["clipped: a number counts as the end of its range, a category as an unknown value"] if told else []
     told += [done.passed_over] if done.passed_over else []
     told += [] if decision is None else [decision.statement]
     if of_people:
         told.append(
-            "probability: of a person, calibrated so that each counts as one however many rows they have; among rows "
-            "a class may be more or less frequent"
+            "Probabilities describe people: each person counts as one, whatever their number of rows. Among rows a "
+            "class may be more or less frequent."
         )
     told += claims
     asked = {} if coverage is None else {"coverage": coverage, "claim": ". ".join(claims)}
     if largest is not None:
         first = first_explained(output, id_column)
-        told += [f"why, of the first {len(first)} rows (of all rows: columns why_… of {output})"] if first else []
+        told += [f"Reasons for the first {len(first)} rows (all rows: columns why_… of {output})"] if first else []
         told += [line for called, row in first for line in lines_of(row, called)]
         told += [largest.explaining.note]
         asked |= {"why": largest.explaining.facts | {"rows": [row for _, row in first]}}

@@ -28,7 +28,7 @@ class Decision(BaseModel, frozen=True):
     aim : str or None
         What the model's own threshold was chosen for.
     asked : bool
-        Whether the threshold is another one than the model's own.
+        Whether the threshold differs from the model's own.
     """
 
     positive: str
@@ -40,13 +40,13 @@ class Decision(BaseModel, frozen=True):
     def statement(self) -> str:
         """The decision as a sentence."""
         if self.threshold is None:
-            return f"`{self.positive}` is predicted where its score is above 0; this model has no probabilities"
-        why = "no aim was given for it"
+            return f"Predicts `{self.positive}` if its score is above 0. This model has no probabilities."
+        why = "default: no --aim was given"
         if self.asked:
             why = "given by --threshold" + ("" if self.aim is None else f", instead of the one for {self.aim}")
         elif self.aim is not None:
             why = f"chosen for {self.aim}"
-        return f"`{self.positive}` is predicted from a probability of {self.threshold:.3g} on ({why})"
+        return f"Predicts `{self.positive}` if its probability is at least {self.threshold:.3g} ({why})."
 
 
 def decision_of(root: Path, model: RegisteredModel, pipeline: Pipeline, threshold: float | None) -> Decision | None:
@@ -57,9 +57,9 @@ def decision_of(root: Path, model: RegisteredModel, pipeline: Pipeline, threshol
     root : Path
     model : RegisteredModel
     pipeline : sklearn.pipeline.Pipeline
-        As it was loaded.
+        As loaded.
     threshold : float or None
-        The probability that is asked for in the place of the model's own.
+        The requested probability, instead of the model's own.
     """
     classes = list(getattr(pipeline, "classes_", ()))
     if len(classes) != 2:

@@ -35,19 +35,19 @@ from tasks.runtime.stores import open_releases
 if TYPE_CHECKING:
     from sklearn.pipeline import Pipeline
 
-OTHER, NONE, MISSING = "other", "none of its values", "missing"
+OTHER, NONE, MISSING = "other", "outside its values", "missing"
 PREDICTION = "prediction"
 """The one score of a model of numbers."""
 EFFECTS = "effects.json"
 """Artifact of a run in MLflow."""
 _NOTE = (
-    "From weights and {sources} alone: no row is read, and nothing is charged. Each score is that of a made-up row "
-    "with {reference}. Rows are scaled to norm 1, so that effects do not add up to a row's score."
+    "From weights and {sources} alone: no row is read, and nothing is charged. Each score is that of a synthetic row "
+    "with {reference}. Rows are scaled to norm 1, so effects do not add up to a row's score."
 )
 _COUNTED = "the other columns at their released medians (categories: their most frequent value, by noisy counts)"
 _DECLARED = (
-    "the other columns in the middle of their declared ranges (categories: their first declared value): nothing was "
-    "counted, so there are no medians, and next to so short a row one number counts for much"
+    "the other columns in the middle of their declared ranges (categories: their first declared value). Columns were "
+    "not counted, so medians are unknown. In the middle of all ranges, a single number has a large effect"
 )
 
 
@@ -56,19 +56,19 @@ Rows = tuple[float, float, float]
 
 @dataclass(frozen=True)
 class Part:
-    """What the model says of a part of a number's range, or of a value.
+    """The model's scores for a part of a number's range, or for a value.
 
     Attributes
     ----------
     of : str
-        For people: ``17 to 18.1``, a value, ``other``, ``missing`` or ``none of its values``.
+        For people: ``17 to 18.1``, a value, ``other``, ``missing`` or ``outside its values``.
     low, high : number, day or value
         The part's ends; None for values.
     scores : tuple of float
         One for each of the model's scores.
     rows : (float, float, float) or None
-        Noisy count of the rows there and the ends of its 95 % margin; None where nothing was counted, or nothing can be
-        said at this budget, and where the cell is missing.
+        Noisy count of the rows there and the ends of its 95 % margin; None where columns were not counted, the count
+        cannot be measured at this budget, or the cell is missing.
     """
 
     of: str

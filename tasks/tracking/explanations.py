@@ -112,7 +112,7 @@ class Explaining:
         divided = "the score of the predicted class" if len(self.scores) > 1 else self.scores[0]
         return (
             f"Values are Shapley values of columns for {divided}, means over {2 * pairs} orders of the columns; ± is "
-            "the standard error of this mean. All columns' values add up to the score less the mean score of "
+            "the standard error of this mean. All columns' values add up to the score minus the mean score of "
             f"{pairs} reference rows. These are drawn by the public seed {self.explainer.seed} from released one-way "
             f"counts{counted}, each column independently of the others. No private row is read, and nothing is charged "
             f"or stored. {self.basis.statement}"

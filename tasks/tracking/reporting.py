@@ -71,7 +71,7 @@ _MOST_RECALLS = 10
 _DIGITS = 6
 _ALWAYS_OUTSIDE = (
     "the numbers of {several} and parties, names, parameters and times of runs, which are public",
-    "what is computed from the rows by anything but Unitball, and knowledge about a person from elsewhere",
+    "computations on the rows outside Unitball, and knowledge about a person from elsewhere",
 )
 
 
@@ -93,26 +93,26 @@ def model_card(
     plan : RunPlan
     result : RunResult
     elsewhere : bool
-        Whether rows and accounts are those of parties of their own.
+        Whether the run has separate parties with their own accounts.
     effects : Effects, optional
-        What the model says about each column, where it has declared ones.
+        The effect of each column, where columns are declared.
     """
     command = command_of(config)
     if elsewhere:
         command = command.replace("unitball train", "unitball federate --roster roster.yaml", 1)
-    # How many rows one person has by the word of the account's owner.
+    # The number of rows of one person, as the account's owner declared.
     group = 1 if elsewhere else open_catalog().account_of(dataset.name).group_size
     parts = {
         f"{dataset.name}.{result.algorithm}": _trained_on(config, dataset, plan, elsewhere=elsewhere),
         "Guarantee": guarantee_of(result) + _of_several(dataset, plan, result, group, elsewhere=elsewhere),
         "Claim": claim_of(result),
-        "Spent and left": _spent(dataset, plan, result, elsewhere=elsewhere),
-        "How good it is": _measured(dataset, result),
+        "Budget": _spent(dataset, plan, result, elsewhere=elsewhere),
+        "Measured quality": _measured(dataset, result),
         f"By {result.by_group.column if result.by_group else ''}": by_group_of(result),
         "Not covered": "\n".join(f"- {one}" for one in _outside(dataset, result, group)),
         "Reproduce": f"    {command}\n\n{_versions(dataset, result)}",
-        # Last: MLflow cuts what is longer than it admits.
-        "What it says about each column": "" if effects is None else card_of(effects),
+        # Last: MLflow truncates long texts.
+        "Effect of each column": "" if effects is None else card_of(effects),
     }
     return "\n\n".join(f"### {heading}\n\n{text}" for heading, text in parts.items() if text)
 
@@ -147,12 +147,12 @@ def guarantee_of(result: RunResult) -> str:
 
 
 def _of_several(dataset: DatasetRef, plan: RunPlan, result: RunResult, group: int, *, elsewhere: bool) -> str:
-    """Return what the guarantee is for somebody with several rows, or at several parties of their own."""
+    """Return the guarantee for a person with several rows, or with rows at several separate parties."""
     if result.proved is None:
         return ""
     if dataset.person and not elsewhere:
         return f"\n\n{dataset.unit.meaning()}"
-    # Nobody compares who is in the rows of parties of their own: a person there is a record at each.
+    # Separate parties do not compare their people: a person with rows at several is a record at each.
     size = 2 if dataset.person else 5 if group == 1 else group
     epsilon = epsilon_of_person(plan, size)
     loss = f"ε = {rounded_up(epsilon, 3):g}" if math.isfinite(epsilon) else "no finite ε"
@@ -165,13 +165,13 @@ def _of_several(dataset: DatasetRef, plan: RunPlan, result: RunResult, group: in
 def _sentence(proved: Proved) -> str:
     """Return the definition of (epsilon, delta)-DP as a sentence about one row or person."""
     factor = rounded_up(math.exp(min(proved.epsilon, 700.0)), 3)
-    other = f"{proved.unit} been absent"
+    other = f"{proved.unit} were absent"
     if proved.neighbours != "replace-special":
-        other = f"{proved.unit} had other rows, or none" if proved.person else "row been another one"
-    rest = f", plus a remainder of {rounded_up(proved.delta, 2):g}" if proved.delta else ""
+        other = f"{proved.unit} had other rows, or none" if proved.person else "row were different"
+    rest = f", plus {rounded_up(proved.delta, 2):g}" if proved.delta else ""
     return (
-        "Any conclusion from the model, and from all else that this run released, is at most "
-        f"{factor:g} times as probable as it would have been had any one {other}{rest}."
+        "Any conclusion from the model, and from all other releases of this run, is at most "
+        f"{factor:g} times as probable as it would be if any one {other}{rest}."
     )
 
 
@@ -190,7 +190,7 @@ def _spent(dataset: DatasetRef, plan: RunPlan, result: RunResult, *, elsewhere: 
     if elsewhere:
         return (
             f"Each party has paid for its own rows, in its own account: {result.proved.statement()} at the run's δ. "
-            "The owner of an account sees what it has left: `unitball budget`, at that party."
+            "`unitball budget`, run at a party, shows its remaining budget."
         )
     report = budget_report(dataset.name)
     cap = report["cap"]
@@ -203,12 +203,12 @@ def _spent(dataset: DatasetRef, plan: RunPlan, result: RunResult, *, elsewhere: 
     person = f" a person of up to {size} rows" if size > 1 else ""
     here = f"ε = {rounded_up(run, 4):g}" if math.isfinite(run) else "no finite ε"
     spent = "unbounded" if report["epsilon_spent"] is None else f"{rounded_up(report['epsilon_spent'], 4):g}"
-    left = "" if report["left"] is None else f" After it was {OneMore(**report['left']).said}."
+    left = "" if report["left"] is None else f" After this run, {OneMore(**report['left']).said}."
     return (
         f"At the cap's δ = {cap['delta']:g} this run costs{person} {here}. With it the account {report['account']} has "
         f"spent ε = {spent} of {cap_of(report)} (composition: {report['filter']}).{left} The numbers above are at "
-        "the run's δ. They differ, because the same noise is a smaller ε at a larger δ. `unitball budget` shows what "
-        f"is spent and left today. {rests_on(result)}".rstrip()
+        "the run's δ. They differ, because the same noise has a smaller ε at a larger δ. `unitball budget` shows "
+        f"today's spending and remaining budget. {rests_on(result)}".rstrip()
     )
 
 
@@ -220,16 +220,14 @@ def _measured(dataset: DatasetRef, result: RunResult) -> str:
         parts = " ".join(filter(None, [_errors(result), margins_are(result)]))
     else:
         known = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
-        known = (
-            known or "It was not measured: private rows are measured by a charged release only, and none was asked for."
-        )
+        known = known or "Not measured: measuring on private rows needs a charged release, which was not requested."
         return " ".join([known, *no_better(result)])
     parts = " ".join(filter(None, [parts, about_people(result)]))
     if not dataset.private:
         return parts
     return (
         f"{parts} The held-out {dataset.unit.several} train no model: the measurement was charged to them, as "
-        f"the training was to the others. The training lost nothing but these {dataset.unit.several}. "
+        f"the training was to the others. The training lost only these {dataset.unit.several}. "
         f"{read_before(result)}".rstrip()
     )
 
@@ -285,15 +283,15 @@ def _accuracy(result: RunResult) -> str:
 
 
 def _outside(dataset: DatasetRef, result: RunResult, group: int) -> list[str]:
-    several = "several rows: the guarantee is of one row" if group == 1 else f"more than {group} rows"
+    several = "several rows: the guarantee covers one row" if group == 1 else f"more than {group} rows"
     proved = result.proved
     outside = []
     if dataset.private and not dataset.person:
         outside.append(f"people with {several}")
     if dataset.private:
-        outside.append("how long training took, beyond a declared deadline")
+        outside.append("the duration of the training, beyond a declared deadline")
     if proved and proved.numerics == "idealised":
-        outside.append("what floating-point noise reveals: the proof is in real arithmetic")
+        outside.append("information in the floating-point noise: the proof is in real arithmetic")
     if proved and str(result.trust) == "central":
         outside.append("the curator, who sees all rows")
     return [*outside, *(one.format(several=dataset.unit.several) for one in _ALWAYS_OUTSIDE)]
@@ -301,7 +299,7 @@ def _outside(dataset: DatasetRef, result: RunResult, group: int) -> list[str]:
 
 def _versions(dataset: DatasetRef, result: RunResult) -> str:
     version = importlib.metadata.version("unitball")
-    noise = "" if result.proved is None else " Run elsewhere, the noise is another one."
+    noise = "" if result.proved is None else " A repetition in another root draws different noise."
     ingested = ingested_version(current_layout(), dataset.version)
     return f"Unitball {version}, data version {ingested[:12]}, run {result.run_key[:12]}.{noise}"
 
@@ -337,14 +335,14 @@ _MOST_LINES = 50
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Columns:
-    """What raw rows are, public: all that a model needs to know of them.
+    """The public facts on raw rows that a model needs.
 
     Parameters
     ----------
     dimension : int
-        Features a row.
+        Features per row.
     encoder : TableEncoder, PictureEncoder or None
-        How columns of a declared table, or images, become them (:func:`storage.datasets.declared_table`).
+        Turns the columns of a declared table, or images, into features (:func:`storage.datasets.declared_table`).
     """
 
     dimension: int
@@ -374,7 +372,7 @@ def report_without_model(
 ) -> RunReport:
     """Return a run as MLflow shows it, under names that line up over all algorithms, without its model and parties.
 
-    ``elsewhere``: rows and accounts are those of parties of their own; ``effects``: for the card.
+    ``elsewhere``: the run has separate parties with their own accounts; ``effects``: for the card.
     """
     proved, flow_run, unknown = result.proved, result.prefect_flow_run_id, not_measured(result)
     noisy = {**result.metrics, **result.metrics.estimates}
@@ -411,7 +409,7 @@ def report_without_model(
 
 
 def _params(config: TrainingConfig, plan: RunPlan, result: RunResult) -> dict[str, object]:
-    """Return what was asked for and what runs: whoever compares runs later cannot look up what the defaults were."""
+    """Return the requested parameters with all defaults, for later comparisons of runs."""
     asked = config.model_dump(mode="json").items()
     left_out = ("dataset", "algorithm", "trust", "parameters")
     params: dict[str, object] = {name: value for name, value in asked if name not in left_out and value is not None}
@@ -429,7 +427,7 @@ def _params(config: TrainingConfig, plan: RunPlan, result: RunResult) -> dict[st
 
 
 def _metrics(result: RunResult) -> dict[str, float]:
-    """Return what was measured and spent, the first what MLflow's page that compares runs is to open on."""
+    """Return measurements and spending; MLflow's page that compares runs opens on the first."""
     known = result.metrics.known()
     spent = {"epsilon_spent": result.epsilon_spent, "delta_spent": result.delta_spent, "mu_spent": result.mu_spent}
     numbers: dict[str, float | None] = {
@@ -459,13 +457,13 @@ def _reasons(unknown: Mapping[str, str]) -> str:
 
 
 def run_report(config: TrainingConfig, run: Chained, columns: Columns | None = None) -> RunReport:
-    """Return all that MLflow keeps of a run: with a line per party, the released model and the result.
+    """Return the whole record of a run in MLflow: a line per party, the released model and the result.
 
     Parameters
     ----------
     config : TrainingConfig
     run : Chained
-        Where each party has a model of its own, the first one stands for all.
+        Where each party has its own model, the first one is logged.
     columns : Columns, optional
         Of rows that are registered elsewhere; of those registered here where left out.
 
@@ -504,9 +502,9 @@ def figure_files(result: RunResult, effects: Effects | None = None) -> dict[str,
     Parameters
     ----------
     result : RunResult
-        Its matrix and curves are public: exact of public rows, noisy and paid for of private ones.
+        Its matrix and curves are public: exact for public rows, noisy and charged for private ones.
     effects : Effects, optional
-        What its model says about each column.
+        The model's effect of each column.
     """
     figures = {}
     if effects is not None:
@@ -527,7 +525,7 @@ def figure_files(result: RunResult, effects: Effects | None = None) -> dict[str,
 
 
 def _parties(plan: RunPlan, result: RunResult) -> list[Mapping[str, str | float]]:
-    """Return a line a party: its rows, what it has paid, and how its own model does where it has one."""
+    """Return a line per party: its rows, its spending, and the metrics of its own model where it has one."""
     sizes, counted = plan.rows(), "people" if result.identity.dataset.person else "rows"
     if len(sizes) > _MOST_LINES:
         return [{"party": "all parties", counted: float(sum(sizes.values()))}]
@@ -595,7 +593,7 @@ CHAMPION_LABEL = "unitball.champion"
 
 
 def announce_trained(result: RunResult) -> None:
-    """Announce a recorded run's model; a run that registered none has nothing to score with."""
+    """Announce a recorded run's model; a run without a registered model is not announced."""
     version = registered_by(current_root(), result.mlflow_run_id)
     if version is None:
         return

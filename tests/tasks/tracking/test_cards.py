@@ -30,7 +30,7 @@ def test_the_card_of_a_private_model(root: Path, tmp_path: Path) -> None:
     card = card_of(configured(algorithm="noisy-gd", evaluation=True))
     for words in (
         "rows of 2 simulated parties of the private data set clinic (account clinic)",
-        "had any one row been another one, plus a remainder of 8.3e-05",
+        "if any one row were different, plus 8.3e-05",
         "at most 2.72 times as probable",
         "Precisely: (1, 8.3e-05)-DP for a row, replace-one, exact numerics",
         "At the cap's δ = 0.0001",
@@ -68,7 +68,7 @@ def test_what_prefect_shows_of_a_result_is_in_the_cards_words(root: Path, monkey
     for algorithm in ("noisy-gd", "dpml-published"):
         artifacts.show_result(chain_inline(configured("iris", algorithm=algorithm, epsilon=1.0)).result)
     sound, published = shown
-    assert "had any one row been another one" in sound
+    assert "if any one row were different" in sound
     assert "recognises at most" in sound
     assert "| accuracy |" in sound
     assert "None is proved" in published
@@ -80,9 +80,9 @@ def test_the_card_of_a_published_method_says_its_flaw(root: Path) -> None:
     assert "None is proved" in card
     assert "It does not hold" in card
     assert "Sound counterpart" in card
-    assert "Spent and left" not in card
+    assert "### Budget" not in card
     unmeasured = card_of(configured("iris", algorithm="noisy-gd", evaluation=False))
-    assert "was not measured" in unmeasured
+    assert "Not measured" in unmeasured
     assert "have no budget" in unmeasured
 
 

@@ -149,7 +149,7 @@ def test_no_row_is_opened(at_root: Trained, monkeypatch: pytest.MonkeyPatch) -> 
 def test_the_card_and_mlflow_have_them(at_root: Trained) -> None:
     model = find_model(at_root.root, at_root.name)
     found = said(at_root)
-    assert "### What it says about each column" in model.card
+    assert "### Effect of each column" in model.card
     assert card_of(found) in model.card
     assert len(model.card) < 5000, "MLflow's limit"
     import mlflow.artifacts
