@@ -112,7 +112,7 @@ def compare(
 def _run(configs: Sequence[TrainingConfig], title: str, *, yes: bool, dask: str | None = None) -> list[RunResult]:
     from tasks.host.engine import started_ahead
 
-    with started_ahead(current_root(), beside="tasks.release.preflight"):
+    with started_ahead(current_root(), module="tasks.release.preflight"):
         from tasks.host.cluster import over_cluster, require_scheduler, task_runner
 
         require_scheduler(dask)
