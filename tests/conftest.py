@@ -171,6 +171,13 @@ def served(
         yield serving.enter_context(started(folder))
 
 
+@pytest.fixture
+def beside(served: Served, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> CommandLine:
+    """Return the command line in this process, on the root that is served: a process of its own imports for seconds."""
+    monkeypatch.setenv("UNITBALL_ROOT", str(served.root))
+    return CommandLine(served.root, capfd)
+
+
 def _kept_tracking_uri() -> Iterator[None]:
     before = os.environ.get("MLFLOW_TRACKING_URI")
     yield

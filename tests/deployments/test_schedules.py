@@ -34,13 +34,13 @@ from tests.support.serving import rows_file
 
 
 @pytest.fixture
-def clinic(unitball: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CommandLine:
+def clinic(commands: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CommandLine:
     # What is forecast of years of nights is tests/tasks/release/test_forecasts.py's: each command here looks ahead.
     monkeypatch.setattr(forecasts, "MOST_DATES", 60)
     rows = rows_file(tmp_path / "rows.libsvm", 200)
     declared = ("--dimension", "5", "--classes=-1,1", "--epsilon-cap", "1", "--delta-cap", "1e-5")
-    assert unitball("ingest", "clinic", "--format", "libsvm", "--path", rows, *declared).code == 0
-    return unitball
+    assert commands("ingest", "clinic", "--format", "libsvm", "--path", rows, *declared).code == 0
+    return commands
 
 
 def test_what_is_served_by_default_spends_nothing_by_itself() -> None:

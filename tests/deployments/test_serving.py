@@ -18,11 +18,12 @@ from typing import Any
 
 import pytest
 
-from deployments.serving import ServeError, Serving
+from deployments.serving import ServeError, Serving, serve
 from tasks.host import process_guard
+from tasks.runtime.events import Event, log_event
 from tasks.runtime.services import credentials_file
 from tests.support.command_line import CommandLine
-from tests.support.nights import by_night
+from tests.support.private_rows import ingestion, write_rows
 from tests.support.processes import has_ended
 from tests.support.serving import UNITBALL, Served, attacked, environment, free_port, rows_file, wait_for
 
@@ -154,9 +155,10 @@ def test_a_run_from_a_notebook_is_found_on_the_pages(served: Served) -> None:
     assert served.secret.password not in done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("by", by_night(["api", "command"], {"command"}))
+@pytest.mark.nightly
+@pytest.mark.parametrize("by", ["api", "command"])
 def test_a_refusal_ends_in_a_state_of_that_name_and_is_not_retried(by: str, served: Served, tmp_path: Path) -> None:
-    """Whatever a holder of the secret writes into the deployment: the runner runs the flow that it has imported."""
+    """Whatever a holder of the secret writes into the deployment or the run: another flow is not run."""
     path = rows_file(tmp_path / "rows.libsvm", 200)
     declared = [
         "--dimension",
@@ -197,8 +199,17 @@ def test_a_refusal_ends_in_a_state_of_that_name_and_is_not_retried(by: str, serv
     assert all(party["epsilon_spent"] <= 1 for party in report["parties"])
 
 
-def test_scheduled_run(served: Served) -> None:
-    """The schedule of the deployments' file has reached the server; with dates every few seconds it starts runs."""
+def test_scheduled_run(served: Served, beside: CommandLine, tmp_path: Path) -> None:
+    """The schedule of the deployments' file has reached the server; with dates every few seconds it starts runs.
+
+    Whatever a holder of the secret writes into the deployment: the runner runs the flow that it has imported. It lists
+    data sets that come later, and sends alerts.
+    """
+    rows = write_rows(tmp_path / "rows.libsvm", 200)
+    beside.succeeds(*ingestion(rows, name="clinic-later"))
+    # Once it has looked at the ledger again.
+    wait_for("the data set in the form", lambda: "clinic-later" in json.dumps(_deployment(served, "train")))
+    canary = attacked(served, tmp_path)
 
     def scheduled() -> list[dict[str, Any]]:
         return [run for run in served.runs() if run["auto_scheduled"] and _dataset_of(run) == "wine"]
@@ -216,6 +227,12 @@ def test_scheduled_run(served: Served) -> None:
     served.call("DELETE", f"{at}/schedules/{made['id']}")
     finished = served.finished(run["id"])
     assert finished["state_type"] == "COMPLETED", finished["state"]["message"]
+    assert finished["run_count"] == 1
+    assert finished["name"] == "noisy-gd on wine", "another flow ran"
+    assert not canary.exists()
+    log_event(str(Event.REFUSED), dataset="clinic-later", details={"reason": "remaining: 1"})
+    (alert,) = wait_for("the webhook", lambda: [one for one in served.alerts if one["about"].endswith("clinic-later")])
+    assert (alert["event"], alert["payload"]["reason"]) == ("unitball.run.refused", "remaining: 1")
 
 
 def charges(report: dict[str, Any], algorithm: str, before: Sequence[str] = ()) -> dict[str, list[str]]:
@@ -268,21 +285,14 @@ def test_the_runner_killed_in_the_middle(served: Served, tmp_path: Path) -> None
     wait_for("the killed run to be called crashed", lambda: served.run(killed)["state_type"] == "CRASHED")
 
 
-def test_a_port_in_use_is_said_to_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("option", ["--prefect-port", "--mlflow-port"])
+def test_a_port_in_use_is_said_to_be(option: str, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        for option in ("--prefect-port", "--mlflow-port"):
-            done = subprocess.run(
-                [sys.executable, *UNITBALL, "serve", "--root", str(tmp_path / "root"), option, str(port)],
-                capture_output=True,
-                text=True,
-                timeout=300,
-                env=environment(UNITBALL_PREFECT_PORT=str(free_port()), UNITBALL_MLFLOW_PORT=str(free_port())),
-            )
-            assert done.returncode == 1
-            assert f"port {port} on 127.0.0.1 cannot be used" in done.stderr
-            assert option in done.stderr
-            assert "Traceback" not in done.stderr
+        free = {"prefect_port": free_port(), "mlflow_port": free_port()}
+        asked = free | {option.removeprefix("--").replace("-", "_"): port}
+        with pytest.raises(ServeError, match=f"port {port} on 127.0.0.1.*{option}"):
+            serve(Serving(root=tmp_path / "root", **asked)).__enter__()
     assert not (tmp_path / "root" / "prefect" / "prefect.db").exists(), "nothing was begun"
 
 

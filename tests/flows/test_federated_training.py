@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from prefect.client.orchestration import get_client
 
 from flows.comparison import compare
 from flows.federated_training import train
@@ -25,15 +27,23 @@ from tests.support.data import flip
 from tests.support.engines import Engine
 
 
+@dataclass(frozen=True)
+class Shared:
+    """A root in which one run is done, its result, its releases' digests and its charges."""
+
+    root: Path
+    result: RunResult
+    stored: dict[str, str]
+    paid: list[tuple[str, bool]]
+
+
 @pytest.fixture(scope="module")
-def shared(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Return a root in which one run is done."""
+def shared(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
     root = tmp_path_factory.mktemp("shared") / "root"
     engine.prepare(root)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("UNITBALL_ROOT", str(root))
-        train(config())
-        yield root
+        yield Shared(root, train(config()), digests(), charges("digits"))
 
 
 def config(**changes: Any) -> TrainingConfig:
@@ -53,37 +63,49 @@ def comparable(result: RunResult) -> dict[str, Any]:
     return result.model_dump(exclude=changing)
 
 
-def test_by_prefect_or_directly_it_is_one_chain(shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_by_prefect_or_directly_it_is_one_chain(
+    shared: Shared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With a public seed the same words give the same releases in every root, in threads or one after another."""
-    by_prefect, stored = train(config()), digests()
     monkeypatch.setenv("UNITBALL_ROOT", str(tmp_path / "another"))
     directly = followed(**config().model_dump())
-    assert comparable(by_prefect) == comparable(directly)
-    assert {key: stored[key] for key in directly.releases} == digests()
+    assert comparable(shared.result) == comparable(directly)
+    assert {key: shared.stored[key] for key in directly.releases} == digests()
 
 
-def test_the_second_run_computes_nothing(shared: Path) -> None:
-    paid = charges("digits")
+def test_the_second_run_computes_nothing_and_another_tells_every_stage(shared: Shared) -> None:
     result = train(config())
     assert result.cached is True
-    assert charges("digits") == paid
-    assert train(config(replicate=1)).cached is False
+    assert charges("digits") == shared.paid
+    told: list[tuple[str, str]] = []
+    with listen(lambda stage, label, _: told.append((stage, label))):
+        assert train(config(replicate=1)).cached is False
+    stages = [stage for stage, _ in told]
+    assert stages.count("reduction") == 3
+    assert stages.count("training") == 3
+    assert stages.count("aggregation") == 2
+    assert stages[0] == "data set"
+    for stage in ("budget", "evaluation", "log"):
+        assert stage in stages
+    assert stages.index("budget") < stages.index("reduction") < stages.index("training") < stages.index("log")
 
 
-@pytest.mark.parametrize("lost", ["private/parties", "private/datasets", "releases"])
-def test_what_was_lost_is_made_again(lost: str, shared: Path) -> None:
-    first, stored, paid = train(config()), digests(), charges("digits")
-    derived = normalised(shared)
-    for path in (shared / lost).iterdir():
-        if lost == "private/parties":
-            # The parties' secrets stay.
-            shutil.rmtree(path / "shards", ignore_errors=True)
-        elif lost == "releases" or path.name == derived:
-            shutil.rmtree(path)
-    again = train(config())
-    assert comparable(again) == comparable(first)
-    assert {key: stored[key] for key in again.releases} == {key: digests()[key] for key in again.releases}
-    assert charges("digits") == paid
+def test_what_was_lost_or_damaged_is_made_again(shared: Shared) -> None:
+    paid, derived = charges("digits"), normalised(shared.root)
+    for lost in ("private/parties", "private/datasets", "releases", "releases of damaged rows"):
+        if lost == "releases of damaged rows":
+            for path in Layout(shared.root).parties.glob("*/shards/**/*.parquet"):
+                flip(path)
+        for path in (shared.root / lost.partition(" ")[0]).iterdir():
+            if lost == "private/parties":
+                # The parties' secrets stay.
+                shutil.rmtree(path / "shards", ignore_errors=True)
+            elif lost.startswith("releases") or path.name == derived:
+                shutil.rmtree(path)
+        again = train(config())
+        assert comparable(again) == comparable(shared.result), lost
+        assert {key: shared.stored[key] for key in again.releases} == {key: digests()[key] for key in again.releases}
+        assert charges("digits") == paid
 
 
 def normalised(root: Path) -> str:
@@ -94,28 +116,6 @@ def normalised(root: Path) -> str:
         if json.loads((version / MANIFEST).read_text())["normalisation"] == "unit-norm"
     ]
     return name
-
-
-def test_damaged_rows_are_dealt_again(shared: Path) -> None:
-    first = train(config())
-    for path in Layout(shared).parties.glob("*/shards/**/*.parquet"):
-        flip(path)
-    assert comparable(train(config(replicate=2))) != comparable(first)
-    assert comparable(train(config())) == comparable(first)
-
-
-def test_listeners_are_told_of_every_stage(shared: Path) -> None:
-    told: list[tuple[str, str]] = []
-    with listen(lambda stage, label, _: told.append((stage, label))):
-        train(config(replicate=7))
-    stages = [stage for stage, _ in told]
-    assert stages.count("reduction") == 3
-    assert stages.count("training") == 3
-    assert stages.count("aggregation") == 2
-    assert stages[0] == "data set"
-    for stage in ("budget", "evaluation", "log"):
-        assert stage in stages
-    assert stages.index("budget") < stages.index("reduction") < stages.index("training") < stages.index("log")
 
 
 def test_a_comparison_stops_at_the_first_refusal(engine: Engine, tracked_root: Path, tmp_path: Path) -> None:
@@ -133,8 +133,11 @@ def test_a_comparison_stops_at_the_first_refusal(engine: Engine, tracked_root: P
 
 def test_a_refusal_is_not_tried_again(engine: Engine, tracked_root: Path, tmp_path: Path) -> None:
     ingest_private(tmp_path / "input", epsilon_cap=0.5)
-    with pytest.raises(RefusedError, match=r"up to 0\.5"):
-        train(TrainingConfig(dataset="clinic", algorithm="noisy-gd", epsilon=1.0, parties=2))
+    state = train(TrainingConfig(dataset="clinic", algorithm="noisy-gd", epsilon=1.0, parties=2), return_state=True)
+    assert (str(state.type.value), state.name) == ("FAILED", "BudgetExhausted")
+    assert "up to 0.5" in str(state.message)
+    with get_client(sync_client=True) as client:
+        assert client.read_flow_run(state.state_details.flow_run_id).run_count == 1
     assert charges() == []
     assert digests() == {}
 

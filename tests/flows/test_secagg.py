@@ -44,15 +44,15 @@ def test_too_few_parties_are_one_line_and_the_charge_stands(unitball: CommandLin
     assert not any(name.startswith("unmask") for name in stored), "so nothing is unmasked"
 
 
-def test_what_cannot_be_is_said_before_anything_runs(unitball: CommandLine) -> None:
-    unitball(*FEDERATED, "--absent", "9:mask").refused(2, "party 9", "0 to 3")
-    unitball(*FEDERATED, "--absent", "2:lunch").refused(2, "2:lunch")
-    unitball(*TRAIN, "--algorithm", "truex", "--dropouts", 1).refused(2, "4 honest parties")
+def test_what_cannot_be_is_said_before_anything_runs(commands: CommandLine) -> None:
+    commands(*FEDERATED, "--absent", "9:mask").refused(2, "party 9", "0 to 3")
+    commands(*FEDERATED, "--absent", "2:lunch").refused(2, "2:lunch")
+    commands(*TRAIN, "--algorithm", "truex", "--dropouts", 1).refused(2, "4 honest parties")
 
 
-def test_many_steps_and_the_published_split(unitball: CommandLine) -> None:
+def test_many_steps_and_the_published_split(called: CommandLine) -> None:
     arguments = ("--algorithm", "truex", "--dropouts", 1, "--param", "honest=3", "--absent", "1:mask")
-    result = unitball.succeeds(*TRAIN, *arguments, "--param", "iterations=5")
+    result = called.succeeds(*TRAIN, *arguments, "--param", "iterations=5")
     assert result["proved"]["numerics"] == "exact"
     assert "honest-parties?honest=3" in result["proved"]["assumptions"]
 

@@ -137,59 +137,57 @@ def test_three_ways(unitball: CommandLine, planning: Counter[str], monkeypatch: 
 
 @pytest.mark.parametrize("kind", ["table", "people"])
 def test_a_private_run_without_a_delta_is_planned_once(
-    kind: str, unitball: CommandLine, planning: Counter[str], tmp_path: Path
+    kind: str, called: CommandLine, planning: Counter[str], tmp_path: Path
 ) -> None:
     """Its delta follows from the draft whose budgets are then fitted; it pays for counts of its own columns."""
     given = ["--dataset", kind, "--epsilon", 1, "--no-evaluation", "--param", "trainer.iterations=1"]
     _ingest(tmp_path, kind)
-    result = unitball.succeeds("train", *given)
+    result = called.succeeds("train", *given)
     assert result["identity"]["target"][1] == gaussian_delta(DELTA)
     assert planning == A_RUN
     # Repeated, it is planned once more, and nothing is charged.
     planning.clear()
-    assert unitball.succeeds("train", *given)["releases"] == result["releases"]
+    assert called.succeeds("train", *given)["releases"] == result["releases"]
     assert planning == A_RUN
 
 
-def test_a_described_table_is_planned_once(unitball: CommandLine, planning: Counter[str], tmp_path: Path) -> None:
+def test_a_described_table_is_planned_once(called: CommandLine, planning: Counter[str], tmp_path: Path) -> None:
     """Of the plans over none, one and two released histograms, the newest is looked at first."""
     _ingest(tmp_path, "table")
     for epsilon in (0.1, 0.2):
-        unitball.succeeds("describe", "table", "--epsilon", epsilon)
+        called.succeeds("describe", "table", "--epsilon", epsilon)
     planning.clear()
     given = ["--dataset", "table", "--epsilon", 1, "--no-evaluation", "--param", "trainer.iterations=1"]
-    result = unitball.succeeds("train", *given)
+    result = called.succeeds("train", *given)
     assert planning == A_RUN
     planning.clear()
-    assert unitball.succeeds("train", *given)["releases"] == result["releases"]
+    assert called.succeeds("train", *given)["releases"] == result["releases"]
     assert planning == A_RUN
 
 
-def test_a_night_is_planned_once_and_recorded_once(
-    unitball: CommandLine, planning: Counter[str], tmp_path: Path
-) -> None:
+def test_a_night_is_planned_once_and_recorded_once(called: CommandLine, planning: Counter[str], tmp_path: Path) -> None:
     given = ["--dataset", "table", "--epsilon", 1, "--horizon", 3, "--trust", "central", "--no-evaluation"]
     for count, expected in ((ROWS, FIRST_NIGHT), (ROWS + 50, LATER_NIGHT)):
         _ingest(tmp_path, "table", count)
         planning.clear()
-        assert unitball.succeeds("train", *given)["identity"]["target"][1] == gaussian_delta(DELTA)
+        assert called.succeeds("train", *given)["identity"]["target"][1] == gaussian_delta(DELTA)
         assert planning == expected
 
 
 def test_a_plan_that_is_made_again_is_noticed(
-    unitball: CommandLine, planning: Counter[str], monkeypatch: pytest.MonkeyPatch
+    called: CommandLine, planning: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The mutants: a flow that plans what was planned before it started, and a command that looks twice."""
     given = ["train", "--dataset", "iris", "--epsilon", 1, "--algorithm", "noisy-gd", "--no-evaluation"]
     with monkeypatch.context() as patch:
         patch.setattr(federated_training, "is_current", lambda prepared: False)
-        unitball.succeeds(*given, "--param", "iterations=1")
+        called.succeeds(*given, "--param", "iterations=1")
     assert planning == dict.fromkeys(A_RUN, 2)
     planning.clear()
     with monkeypatch.context() as patch:
         feasible = preflight.require_feasible
         patch.setattr(preflight, "require_feasible", lambda config: (feasible(config), feasible(config))[0])
-        unitball.succeeds(*given, "--param", "iterations=2")
+        called.succeeds(*given, "--param", "iterations=2")
     assert planning == dict.fromkeys(A_RUN, 2)
 
 

@@ -24,6 +24,7 @@ from storage.errors import InputError
 from storage.layout import Layout
 from tasks.host.engine import prefect_database
 from tasks.runtime.services import Credentials
+from tests.support.command_line import CommandLine
 from tests.support.serving import Served, processes_of, receiving, wait_for
 
 # What answers without the secret, and nothing else: probes, and the page before anybody has logged in.
@@ -357,9 +358,9 @@ def test_the_secret_writes_no_file_outside_the_folder_of_artifacts(served: Serve
     assert ("attack",) not in users
 
 
-def test_a_reader_sees_all_of_mlflow_and_writes_nothing(served: Served) -> None:
+def test_a_reader_sees_all_of_mlflow_and_writes_nothing(served: Served, beside: CommandLine) -> None:
     """Experiments, runs and models, later ones included; tried on every writing endpoint of both applications."""
-    served.unitball("secret", "add", "anna", "--reader")
+    beside.succeeds("secret", "add", "anna", "--reader")
     file = Layout(served.root).private / "readers" / "anna.secret"
     assert file.stat().st_mode & 0o777 == 0o600
     anna = f"Basic {b64encode(file.read_bytes().strip()).decode()}"
@@ -420,7 +421,7 @@ def test_a_reader_sees_all_of_mlflow_and_writes_nothing(served: Served) -> None:
         connection.close()
     # It opens nothing else.
     assert answer(served.api, "GET", "/api/admin/version", {"Authorization": anna})[0] == 401
-    served.unitball("secret", "remove", "anna")
+    beside.succeeds("secret", "remove", "anna")
     assert not file.exists()
 
 

@@ -30,7 +30,6 @@ ENGINE = frozenset(
         "tests/deployments/test_federation.py",
         "tests/deployments/test_interrupts.py",
         "tests/deployments/test_moved_roots.py",
-        "tests/deployments/test_schedules.py",
         "tests/flows/test_champion.py",
         "tests/flows/test_clipped_cells.py",
         "tests/flows/test_federated_training.py",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import random
@@ -20,9 +21,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from deployments import serving
+from deployments.cli import entry_point
 from tasks.host import process_guard
 from tasks.planning.asked import FIELDS
 from tasks.runtime.services import Credentials, credentials
@@ -334,9 +337,13 @@ def prepared(root: Path, *arguments: str) -> None:
 
 
 def _prepare(root: Path, *commands: list[str]) -> None:
-    command = [sys.executable, "-c", _EACH, json.dumps([[*arguments, "--root", str(root)] for arguments in commands])]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=environment())
-    assert done.returncode == 0, done.stderr
+    # In this process: one of its own imports for seconds.
+    for arguments in commands:
+        with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()):
+            patch.setenv("UNITBALL_ROOT", str(root))
+            with pytest.raises(SystemExit) as ended:
+                entry_point.main(arguments)
+        assert not ended.value.code, arguments
 
 
 def in_seconds(seconds: float) -> str:

@@ -41,7 +41,6 @@ from tasks.host.cluster import (
 from tasks.planning.configuration import TrainingConfig
 from tasks.runtime.progress import WAITING, WORKERS, listen
 from tasks.runtime.standing import AGAIN, stands
-from tasks.runtime.workers import workers_at_hand
 from tests.support.chains import ingest_private
 from tests.support.command_line import CommandLine, Outcome, start_command
 from tests.support.engines import Engine
@@ -154,14 +153,17 @@ def test_what_is_waited_for_is_said_before_anything_runs(
         assert [stage for stage, _ in said[2:]] == [WORKERS]
 
 
-def others() -> int:
-    """Return how many workers share the sums of what runs here; 0 where nothing is shared."""
-    workers = workers_at_hand()
-    return 0 if workers is None else workers.count()
-
-
 def test_where_all_workers_go_it_is_said(workless: LocalCluster, root: Path) -> None:
     """Once; Dask keeps their tasks for others that may come."""
+
+    def others() -> int:
+        """Return how many workers share the sums of what runs here; 0 where nothing is shared."""
+        # By value: a worker that imports this module imports Prefect.
+        from tasks.runtime.workers import workers_at_hand
+
+        workers = workers_at_hand()
+        return 0 if workers is None else workers.count()
+
     workless.scale(1)
     workless.wait_for_workers(1)
     runner = task_runner(Layout(root), None, workless.scheduler_address)

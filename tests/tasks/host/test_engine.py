@@ -443,34 +443,44 @@ def made_by_another_version(root: Path, database: Path) -> None:
     engine_process.stamp_of(database, Layout(root).prefect).unlink(missing_ok=True)
 
 
-@pytest.mark.parametrize("both", [False, pytest.param(True, marks=pytest.mark.nightly)], ids=["mlflow", "both"])
-def test_another_version_upgrades_a_copy_and_keeps_what_is_there(
-    both: bool, made: Path, tmp_path: Path, environment: pytest.MonkeyPatch
-) -> None:
-    root = copy_of(made, tmp_path / "a root with spaces, ü")
-    database = Layout(root).mlflow_database
-    if not both:
-        # A copy has a number of its own, by which the note beside it goes.
-        copied = prefect_database(root)
-        stamp = f"{engine_process.high_water_mark_of(copied)} {copied.stat().st_ino}"
-        engine_process.stamp_of(copied, Layout(root).prefect).write_text(stamp)
-    with contextlib.closing(sqlite3.connect(database)) as connection:
+def other_versions(made: Path, root: Path, *databases: Path) -> Path:
+    """Copy a root whose databases are of another version, and name the experiment that is there."""
+    copy_of(made, root)
+    # A copy has a number of its own, by which the note beside it goes.
+    copied = prefect_database(root)
+    stamp = f"{engine_process.high_water_mark_of(copied)} {copied.stat().st_ino}"
+    engine_process.stamp_of(copied, Layout(root).prefect).write_text(stamp)
+    with contextlib.closing(sqlite3.connect(Layout(root).mlflow_database)) as connection:
         connection.execute("UPDATE experiments SET name = 'kept'")
         connection.commit()
-    made_by_another_version(root, database)
-    if both:
-        made_by_another_version(root, prefect_database(root))
-    prepare_databases(root)
+    for database in databases:
+        made_by_another_version(root, database)
+    return root
+
+
+def assert_upgraded(root: Path) -> None:
+    database = Layout(root).mlflow_database
     assert engine_process.high_water_mark_of(database) == engine._mark("mlflow")
     assert engine_process.high_water_mark_of(prefect_database(root)) == engine._mark("prefect")
     with contextlib.closing(sqlite3.connect(database)) as connection:
         assert connection.execute("SELECT name FROM experiments").fetchall() == [("kept",)]
 
 
+@pytest.mark.nightly
+def test_another_version_upgrades_a_copy_and_keeps_what_is_there(
+    made: Path, tmp_path: Path, environment: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "root"
+    other_versions(made, root, Layout(root).mlflow_database, prefect_database(root))
+    prepare_databases(root)
+    assert_upgraded(root)
+
+
 def test_no_upgrade_under_somebodys_feet(made: Path, tmp_path: Path, environment: pytest.MonkeyPatch) -> None:
-    root = copy_of(made, tmp_path / "root")
+    """Afterwards a copy is upgraded, and keeps what is there."""
+    root = tmp_path / "a root with spaces, ü"
     database = Layout(root).mlflow_database
-    made_by_another_version(root, database)
+    other_versions(made, root, database)
     with contextlib.closing(sqlite3.connect(database)) as connection:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("BEGIN")
@@ -481,8 +491,8 @@ def test_no_upgrade_under_somebodys_feet(made: Path, tmp_path: Path, environment
         other = "import sqlite3, sys; sqlite3.connect(sys.argv[1], timeout=0.1).execute('PRAGMA journal_mode = DELETE')"
         assert start(other, database).wait(300) != 0, "the lock was dropped"
     assert engine_process.high_water_mark_of(database) == 7
-    prepare_tracking(root)
-    assert engine_process.high_water_mark_of(database) == engine._mark("mlflow")
+    prepare_databases(root)
+    assert_upgraded(root)
 
 
 def test_a_damaged_database_is_said_to_be_one(made: Path, tmp_path: Path, environment: pytest.MonkeyPatch) -> None:
