@@ -59,8 +59,8 @@ from tasks.runtime.settings import (
 from tasks.runtime.stores import use_database_server
 
 _UNIT = """\
-# Put into ~/.config/systemd/user/unitball.service, then: systemctl --user enable --now unitball
-# So that it runs while no user is logged in: loginctl enable-linger
+# Save as ~/.config/systemd/user/unitball.service, then run: systemctl --user enable --now unitball
+# To keep it running without a login, run: loginctl enable-linger
 [Unit]
 Description=Unitball: Prefect, MLflow and the runner of the flows
 After=network.target
@@ -69,7 +69,7 @@ After=network.target
 Type=exec
 Environment={root}
 ExecStart={program} -P -m deployments serve
-# Ctrl-C's order: the runner first, the databases last; what is left of a process group is ended after that.
+# As Ctrl-C: the runner stops first, the databases last, and then all remaining processes.
 KillMode=mixed
 TimeoutStopSec=90
 Restart=on-failure

@@ -56,12 +56,12 @@ class Called:
             return str(flow_run.parameters.get("dataset") or flow_run.name)
 
 
-# The form is what a field says of it, and not what Python's types would make of it.
+# The form follows the field's description, not the Python type.
 _AS_SAID = WithJsonSchema({})
 
 
 def _of(model: type[BaseModel], name: str, **said: Any) -> Any:
-    """Return a field of a form, from the model's own of that name but for what is said here."""
+    """Return a form field from the model's field of that name, with overrides."""
     return Field(json_schema_extra=form_of(model, name, **said))
 
 
@@ -69,12 +69,10 @@ def _said(title: str, description: str, kind: str = "string", **more: Any) -> An
     return Field(json_schema_extra=described(title, description, kind, **more))
 
 
-_NAME = _said(
-    "Name", "What to call this run, on these pages and in MLflow; algorithm and data set if empty.", maxLength=100
-)
+_NAME = _said("Name", "Name of this run in Prefect and MLflow. Default: algorithm and data set.", maxLength=100)
 _MORE = _said(
     "More",
-    "Any other option of a training, by its name, as JSON. The command: unitball train --help, lists them.",
+    "Further options of a training, by name, as JSON. `unitball train --help-all` lists them.",
     "object",
     examples=[{"parties": 3, "delta": 1e-6, "test_fraction": 0.25}],
 )
@@ -132,7 +130,7 @@ def train(
             TrainingConfig, "seed", description="Repeats a run on public rows to the bit. Not allowed for private rows."
         ),
     ] = None,
-    more: Annotated[dict[str, Any], _AS_SAID, _MORE] = {},  # noqa: B006  # Prefect reads the default, and nobody changes it
+    more: Annotated[dict[str, Any], _AS_SAID, _MORE] = {},  # noqa: B006  # Prefect reads the default, and no code changes it
 ) -> RunResult:
     """Train as :func:`flows.federated_training.train` does; fields and ``more`` are validated as one configuration.
 
@@ -141,7 +139,7 @@ def train(
     dataset, epsilon, algorithm, trust, features, seed
         Fields of :class:`tasks.planning.configuration.TrainingConfig`.
     name : str, optional
-        What the run is called in Prefect and MLflow.
+        Name of the run in Prefect and MLflow.
     more : dict
         Other fields of the configuration, by name.
 
@@ -186,7 +184,7 @@ def sweep(
     more: Annotated[
         dict[str, Any],
         _AS_SAID,
-        _said("More", "Anything else that a sweep's YAML says (title, question, blocks), as JSON.", "object"),
+        _said("More", "Further keys of a sweep's YAML file (title, question, blocks), as JSON.", "object"),
     ] = {},  # noqa: B006  # as above
 ) -> sweeping.SweepResult:
     """Run a sweep as :func:`flows.sweep.sweep` does.
@@ -297,15 +295,15 @@ def reproduce(
     dataset: Annotated[
         str | None,
         _AS_SAID,
-        _said("Data set", "One of its data sets alone, or any registered one instead; all if empty."),
+        _said("Data set", "One of its data sets, or any registered data set instead. Default: all of its data sets."),
     ] = None,
     path: Annotated[
         Path | None,
         _AS_SAID,
-        _said("Path", "The set's files, or a folder that holds several sets', on the machine that serves."),
+        _said("Path", "The data set's files, or a folder with those of several, on the serving machine."),
     ] = None,
     workers: Annotated[
-        int | None, _AS_SAID, _said("Workers", "Points at once; by the machine if empty.", "integer", minimum=1)
+        int | None, _AS_SAID, _said("Workers", "Parallel runs. Default: by the machine's cores.", "integer", minimum=1)
     ] = None,
 ) -> Experiment:
     """Reproduce as :func:`flows.reproduction.reproduce` does."""

@@ -80,16 +80,16 @@ def pair(*both: str) -> Pair:
 
 CANNOT_MEET: dict[Pair, tuple[str, str]] = {
     pair("nights", "deadlines"): (
-        "`deadline` are not for a `horizon`",
+        "`deadline` do not apply to a `horizon`",
         "a night that misses its instant would be made up for by the next one, so that which night brings a sum would "
         "tell of its rows",
     ),
     pair("nights", "tuning"): (
-        "`tune` and `tuned_on` are not for a `horizon`",
+        "`tune` and `tuned_on` do not apply to a `horizon`",
         "a candidate is chosen once, and a horizon's sums are released every night",
     ),
     pair("nights", "thresholds"): (
-        "no rows are held out",
+        "holds out no rows",
         "all rows of a horizon train, each in one night, so none is left to count scores of",
     ),
     pair("secure sums", "tuning"): (

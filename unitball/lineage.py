@@ -169,5 +169,5 @@ def rests_on(bases: Sequence[ReleasedBasis], *, measured: bool) -> str:
         return ""
     said = f"it rests on {', '.join(map(str, bases))}, which the guarantee composes"
     if measured:
-        said += "; the basis has read all rows, those that are held out too, so measured_ is of rows that it has read"
+        said += "; the basis has read all rows, also the held-out ones, so measured_ uses rows that it has read"
     return said

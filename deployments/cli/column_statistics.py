@@ -104,7 +104,7 @@ def reduce_(
     """Release principal components; reuse them with train --basis."""
     from tasks.release.moments import plan_reduction
 
-    refuse_beside("--plan", "charges nothing and reads no row", ["--plot", "--yes"])
+    refuse_beside("--plan", "only prints the price", ["--plot", "--yes"])
     del dataset, center
     if plot is not None and plot.exists():
         raise InputError(f"{plot} exists; name another file, or remove it first")
@@ -146,7 +146,7 @@ def _components_lines(found: Reduction) -> Iterator[RenderableType]:
         f"(mu {rounded_up(found.mu, 4):g}) for a {found.unit}, account {found.account}{again}"
     )
     if found.synthesis:
-        yield f"The rows are drawn by synthesis {found.synthesis[:12]}; epsilon composes what they rest on."
+        yield f"The rows are drawn by synthesis {found.synthesis[:12]}; epsilon composes all releases they rest on."
     middle = "a released mean" if found.centred else "the declared middle"
     yield (
         f"Variances are those of the scaled columns about {middle}, along the released directions. Rows are clipped "
@@ -197,7 +197,7 @@ def synthesise(
     """Draw synthetic rows of a table from released counts of its columns and of pairs of columns."""
     from tasks.release.synthesis import plan_synthesis
 
-    refuse_beside("--plan", "charges nothing and reads no row", ["--output", "--yes"])
+    refuse_beside("--plan", "only prints the price", ["--output", "--yes"])
     del dataset, pairs
 
     def started() -> SyntheticRows:

@@ -125,7 +125,7 @@ def ingest(
     if (compared := rows_there_before(name, reference)) is not None:
         night, rows, before = compared
         came = (
-            f"of which {before} were in an earlier version (private to you)"
+            f"{before} of them in an earlier version (private to you)"
             if before
             else "none of them in an earlier version"
         )
@@ -272,16 +272,12 @@ def draft(
                 drawn = private_contents(request, range_epsilon, range_delta)
             fill_draft(output, drawn.ranges, fallback, drawn.values)
         except BaseException:
-            # A draft that stays would be in the way of the next attempt, which costs nothing more.
+            # A remaining draft would block the next attempt, which is free.
             output.unlink()
             raise
     shown = () if drawn is None else _drawn(drawn, range_epsilon, account)
     contents = {"ranges": drawn.ranges if drawn else {}, "values": drawn.values if drawn else {}}
-    what = (
-        "Look through what their values suggest, say which column is the label"
-        if public
-        else "Write their types and ranges"
-    )
+    what = "Check the suggestions and choose the label column" if public else "Write their types and ranges"
     way_on = f"{what}, then: unitball schema check {output} --path {rows}"
     return Answer(
         {"schema": str(output), "columns": columns, **contents}, [*shown, f"{output}: {columns} columns. {way_on}"]
@@ -291,17 +287,17 @@ def draft(
 def _drawn(drawn: ColumnContents, epsilon: float | None, account: str) -> Iterator[str]:
     yield (
         f"drawn: ranges {len(drawn.ranges)}, lists of values {len(drawn.values)}; epsilon {epsilon:g} at most, one "
-        f"charge to account {account}: bring the rows in under the same account"
+        f"charge to account {account}: ingest the rows under the same account"
     )
     if drawn.values:
         yield (
-            f"the lists spend {drawn.delta:g} of the account's delta of {drawn.cap_delta:g} for good: releasing "
-            "values takes a delta of its own; later runs have the rest of it"
+            f"the lists of values permanently spend {drawn.delta:g} of the account's delta of {drawn.cap_delta:g}; "
+            "later runs have the rest"
         )
     if fallen := [name for name, ends in drawn.ranges.items() if ends is None]:
         yield f"no range stands out of the noise for {', '.join(fallen)}: the schema has the fallback there; check it"
     if empty := [name for name, values in drawn.values.items() if not values]:
-        yield f"no value is held by enough rows in {', '.join(empty)}: declare values, or leave the column out"
+        yield f"no value is held by enough rows in {', '.join(empty)}: declare values, or omit the column"
     if drawn.full:
         yield f"{', '.join(drawn.full)}: as many values as a release holds; there may be more"
 

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 def terms_lines(terms: Terms, *, planned: bool = False, what: str | None = None) -> Iterator[str]:
-    """Yield what a release costs and who pays; ``what`` is counted, single columns where None."""
+    """Yield the price of a release and who pays; ``what`` is counted, single columns where None."""
     parties = len(terms.parties)
-    several = f", {parties} parties under trust {terms.trust}, each of which pays" if parties > 1 else ""
+    several = f", {parties} parties under trust {terms.trust} (each is charged)" if parties > 1 else ""
     counted = f"{terms.columns} counted columns in {terms.bins} bins" if what is None else what
     yield f"{terms.dataset}, version {terms.version}: {terms.rows} {plural(terms.unit)}, {counted}{several}"
     made = "price:" if planned else "charged:"

@@ -419,7 +419,7 @@ def one_run_audit(name: str, options: AuditOptions, canaries: int, rows_per_pers
             (f"epsilon lower bound at {report.confidence:.12g}", report.lower_bound),
             ("mu proved", report.proved_mu),
             (f"mu lower bound at {report.confidence:.12g}", report.lower_mu),
-            ("probability of as many under what is stated, at most", report.p_value),
+            ("probability of this result under the stated guarantee, at most", report.p_value),
         ],
         f"{report.correct} of {report.guesses} guesses right, of {report.canaries} canaries",
         seconds=report.seconds,

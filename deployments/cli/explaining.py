@@ -97,9 +97,9 @@ def expected_run(config: TrainingConfig) -> Answer:
 
 
 def _kept(streamed: float, people: bool) -> str:
-    """Return where rows are between passes, of which so large a share, of people's at most, is not kept."""
+    """Return where rows are between passes; ``streamed`` is the share (for people the maximum) that is not kept."""
     if 0.0 < streamed < 1.0:
-        return f"rows of which {'at least ' if people else ''}{1.0 - streamed:.0%} are kept in memory"
+        return f"rows, {'at least ' if people else ''}{1.0 - streamed:.0%} of them kept in memory"
     return "rows read from disk" if streamed else "rows kept in memory"
 
 

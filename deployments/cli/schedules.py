@@ -34,7 +34,7 @@ _SCHEDULE_OPTIONS = {
     "comparison_epsilon": "--compare-epsilon",
     "scoring_coverage": "--score-coverage",
 }
-_FOLLOWED = "`unitball serve` follows within seconds where it runs, and otherwise when it starts"
+_FOLLOWED = "A running `unitball serve` applies this within seconds; otherwise it applies at the next start."
 
 
 @app.command(epilog="Example: unitball schedule digits --nightly --epsilon 0.05")
@@ -112,16 +112,16 @@ def schedule(
     except ValidationError as error:
         raise ParameterError("; ".join(faults(error, _SCHEDULE_OPTIONS))) from None
     try:
-        # Before the budget is asked: what never comes costs nothing.
+        # Before the budget check: a schedule without dates is free.
         timing.next_dates(1)
     except ParameterError as error:
         raise ParameterError(f"--{error}") from None
     ensure_registered(config.dataset, config.public_dataset)
     config = require_feasible(config).config
     dates, before = set_schedule(timing)
-    price = "the same rows cost nothing again; each new version is charged"
+    price = "each new version is charged, and a repeated run on the same rows is free"
     if config.horizon is not None:
-        price = f"one charge for {config.horizon} nights, made in the first night, whatever rows arrive"
+        price = f"one charge for {config.horizon} nights, made in the first night, for any number of rows"
     others = [one.name for one in schedules().sound if one.dataset == dataset and one.name != timing.name]
     expected, _ = forecast(schedules().sound)
     outlook = told(timing, expected[timing.full_name]) if timing.trains else ""
@@ -220,9 +220,7 @@ def _managed(dataset: str, name: str | None, *, pause: bool, resume: bool, remov
         return Answer(answer, [f"removed {full_name(dataset, called)}", _FOLLOWED])
     changed = pause_schedule(dataset, name, paused=pause)
     dates = changed.next_dates() if resume else []
-    line = (
-        f"{changed.full_name} is paused: it starts no run until --resume, and runs missed meanwhile are not made up for"
-    )
+    line = f"{changed.full_name} is paused: no run starts until --resume, and missed runs are not repeated"
     return Answer(
         {
             "dataset": dataset,
@@ -239,7 +237,7 @@ def _managed(dataset: str, name: str | None, *, pause: bool, resume: bool, remov
 
 
 def _changed(before: Schedule, now: Schedule) -> str:
-    """Return what stood under a schedule's name before."""
+    """Return the changes of a schedule, or that it is unchanged."""
     if before == now:
         return f"{now.full_name} is unchanged"
     old, new = ({**one.model_dump(mode="json"), **one.config.model_dump(mode="json")} for one in (before, now))
@@ -248,7 +246,7 @@ def _changed(before: Schedule, now: Schedule) -> str:
 
 
 def _until(one: AccountForecast) -> str:
-    """Return what an account's schedules will cost until its cap, on the side of more."""
+    """Return the projected cost of an account's schedules until its cap, rounded up."""
     cap = of_cap(one.cap, one.promised)
     if one.refused is None:
         after = f", to {one.until:%Y-%m-%d}" if one.until else ""
@@ -257,7 +255,7 @@ def _until(one: AccountForecast) -> str:
             f"{rounded(one.epsilon, 4)} of {cap} at delta {one.delta:g}"
         )
     schedule, at = one.refused
-    first = f"none of its next runs fits: epsilon {rounded(one.epsilon, 4)} of {cap} is spent"
+    first = f"no further run fits: epsilon {rounded(one.epsilon, 4)} of {cap} is spent"
     if one.until is not None:
         first = (
             f"{one.runs} runs fit, to {one.until:%Y-%m-%d}, and the account then reaches epsilon "

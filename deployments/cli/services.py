@@ -1,4 +1,4 @@
-"""``unitball serve``, ``secret``, ``dask``, ``doctor``, ``budget``, ``ledger``, ``export``, ``verify``: for keepers."""
+"""``unitball serve``, ``secret``, ``dask``, ``doctor``, ``budget``, ``ledger``, ``export``, ``verify``: operation."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def worker(
 
 
 def _serve_dask(part: str, root: Path | None, *address: str, **options: object) -> None:
-    """Run a part of Dask until it is stopped, what runs send to it imported before anybody connects.
+    """Run a part of Dask until it is stopped; import the modules of runs before clients connect.
 
     Scheduler and worker unpickle it in their event loops, and a loop that waits for imports answers nobody: on a slow
     machine that takes longer than the half minute after which Dask gives a connection up.
@@ -215,7 +215,7 @@ def doctor(
     )
     return Answer(
         {"root": str(current_root()), "ok": not failed, "cleaned": cleaned, "checks": [*map(asdict, findings)]},
-        [*cleaned, table(("check", "", "way out"), rows)],
+        [*cleaned, table(("check", "result", "what to do"), rows)],
         typer.Exit(1) if failed else None,
     )
 
@@ -239,7 +239,7 @@ def restore(
     accounts = restore_ledger(reason, epsilon, delta)
     return Answer(
         {"booked": list(accounts)},
-        [f"restored; recorded as spent what was missing for {', '.join(accounts) or 'no account'}"],
+        [f"Accepted the ledger. Recorded the gap as spent for {', '.join(accounts) or 'no account'}."],
     )
 
 
@@ -284,13 +284,15 @@ def verify(
 
     report = verify_confined(require_readable(archive, "ARCHIVE"), signer=signer)
     title = (
-        f"{report.algorithm} on {report.dataset}, run {report.run[:12]}" if report.run else "what it says does not hold"
+        f"{report.algorithm} on {report.dataset}, run {report.run[:12]}"
+        if report.run
+        else "the archive's claims do not hold"
     )
-    rows = ((check.what, _WORDS[check.holds], check.detail, check.word) for check in report.checks)
-    vouched = table(("who vouches", "for what"), report.words.items(), title="Not verifiable here")
+    rows = ((check.what, _WORDS[check.holds], check.detail, check.basis) for check in report.checks)
+    vouched = table(("vouched for by", "statements"), report.unverified.items(), title="Not verifiable here")
     return Answer(
         report.model_dump(mode="json"),
-        [table(("checked", "", "found", "rests on"), rows, title=title), *([vouched] if report.words else [])],
+        [table(("checked", "", "found", "basis"), rows, title=title), *([vouched] if report.unverified else [])],
         None if report.holds else typer.Exit(1),
     )
 
@@ -333,7 +335,7 @@ def budget(
         change_cap(dataset, raise_epsilon_cap, reason)
     if verify:
         problems = verify_ledger()
-        whole = "The ledger's chain is whole and every stored release is the one that was charged."
+        whole = "The ledger's chain is intact, and every stored release equals the charged one."
         if not problems:
             return Answer({"dataset": dataset, "verified": True, "problems": []}, [whole])
         return Answer(
@@ -357,7 +359,7 @@ def budget(
 def _left(
     report: BudgetReport, any_run: OneMore, dataset: str, algorithm: str, delta: float | None
 ) -> tuple[dict[str, object], list[str]]:
-    """Return what is left, for machines and for people: for a run of an algorithm, or where that cannot be, for any."""
+    """Return the remaining budget, as JSON and as text, for a run of an algorithm, or for any run where that fails."""
     from tasks.release.preflight import largest_epsilon
 
     if dataset not in report["datasets"]:
@@ -375,7 +377,7 @@ def _left(
 
 
 def _overview(dataset: str | None, out: Path | None) -> Answer:
-    """Show and draw where accounts stand: a data set's own, or all."""
+    """Show and draw spending: of one data set's account, or of all."""
     from tasks.accounts.ledger import account_named
     from tasks.accounts.pages import budget_page, budget_table, draw_budgets
     from tasks.release.forecasts import budget_histories
@@ -404,7 +406,7 @@ def _delta(value: float) -> str:
 
 
 def _lines(parties: list[PartyBudget]) -> Iterator[tuple[str, ...]]:
-    """Yield a line for all parties whose rows have paid the same, and one for the test rows."""
+    """Yield one line per group of parties with equal spending, and one for the test rows."""
     from tasks.preparation.partitions import HELD_OUT
 
     alike: dict[tuple[bool, float | None, float], list[PartyBudget]] = {}
@@ -427,7 +429,7 @@ def _shown(report: BudgetReport, left: Sequence[str]) -> Iterator[RenderableType
         f"cap ε = {(report['promised'] or cap)['epsilon']:g} at δ = {cap['delta']:g}"
         + (f", soft limit ε = {cap['epsilon']:g}" if report["promised"] != cap else "")
         if cap
-        else "public, no cap; what its runs would have cost"
+        else "public, no cap; costs that its runs would have had"
     )
     yield from left
     if rows := list(_lines(report["parties"])):
@@ -465,8 +467,8 @@ def _shown(report: BudgetReport, left: Sequence[str]) -> Iterator[RenderableType
             )
         if report["earlier"]:
             yield (
-                f"ε = {_epsilon(report['earlier'])} of it is the cap before, which counts as a whole whatever was "
-                "spent of it."
+                f"The spent ε includes the earlier cap of {_epsilon(report['earlier'])}, which counts in full, "
+                "also where it was not used up."
             )
         if report["left"] is not None and report["left"]["epsilon"] > cap["epsilon"]:
             yield (

@@ -655,8 +655,8 @@ _EXPLANATIONS: Mapping[str, str] = {
     "SQLITE_IOERR": "the disk refuses to read or write; nothing was charged. Look at the disk and its free space",
     "SQLITE_BUSY": f"another process has held it for more than {BUSY_SECONDS:g} s; nothing was charged. Run again",
     "SQLITE_CANTOPEN": "cannot be opened; nothing was charged. Check that the file and its directory may be written",
-    "SQLITE_CORRUPT": "is damaged; nothing was charged. Put back the newest back-up",
-    "SQLITE_NOTADB": "is not a ledger; nothing was charged. Move the file away or put back the newest back-up",
+    "SQLITE_CORRUPT": "is damaged; nothing was charged. Restore the newest back-up",
+    "SQLITE_NOTADB": "is not a ledger; nothing was charged. Move the file away or restore the newest back-up",
 }
 
 

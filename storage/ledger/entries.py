@@ -302,7 +302,7 @@ class Entries:
 
 
 _RESTORE = "unitball ledger restore"
-_NOTHING_CHARGED = f"Nothing was charged. Put back the newest back-up of the ledger, and see: {_RESTORE}"
+_NOTHING_CHARGED = f"Nothing was charged. Restore the newest back-up of the ledger, then: {_RESTORE}"
 
 
 @contextmanager

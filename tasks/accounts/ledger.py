@@ -127,9 +127,7 @@ def restore_ledger(reason: str, epsilon: float | None, delta: float | None) -> t
     stated = None if epsilon is None or delta is None else Cap(epsilon, delta)
     if stated is not None:
         require_cap(stated)
-    note_elsewhere(
-        "restoration", "what the ledger lacks is recorded as spent, or nothing is: unitball budget says which"
-    )
+    note_elsewhere("restoration", "the gap is recorded as spent completely or not at all: unitball budget shows which")
     accounts = restore(open_ledger_database(), AccountingPolicy(), by=getpass.getuser(), why=reason, stated=stated)
-    note_elsewhere("restoration", "the ledger is restored, and what it lacked is recorded as spent")
+    note_elsewhere("restoration", "the ledger is accepted, and the gap is recorded as spent")
     return accounts

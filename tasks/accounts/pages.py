@@ -98,7 +98,7 @@ def _parties(one: BudgetHistory) -> list[str]:
 
 
 def budget_page(histories: Sequence[BudgetHistory], picture: bytes) -> str:
-    """Return one self-contained HTML page over all accounts: the figure, and a table of where they stand."""
+    """Return one self-contained HTML page over all accounts: the figure, and a table of spending."""
     import pandas as pd
 
     lines = pd.DataFrame(budget_table(histories), columns=None if histories else ["no account"])
@@ -107,7 +107,7 @@ def budget_page(histories: Sequence[BudgetHistory], picture: bytes) -> str:
         '<!doctype html><html lang="en"><meta charset="utf-8"><title>Budgets</title>'
         "<style>body{font:15px sans-serif;margin:2em;max-width:70em}table{border-collapse:collapse}"
         "td,th{border-bottom:1px solid #ddd;padding:.3em .8em;text-align:left}img{max-width:100%}</style>"
-        "<h1>Budgets</h1><p>Spent of each account's cap: a reading of its charges. What is guaranteed is the cap.</p>"
+        "<h1>Budgets</h1><p>Spending of each account against its cap. The cap is the guarantee.</p>"
         f'{lines.to_html(index=False, border=0)}<p><img alt="epsilon spent against cap over time" '
         f'src="data:image/png;base64,{shown}"></p></html>\n'
     )

@@ -190,7 +190,7 @@ def examine_system(
             again_options = dataclasses.replace(smaller, trials=_CHAIN_TRIALS_AGAIN, confidence=_CERTAIN)
             whole = audit_chain(name, again_options, chain=chain)
             fields = ", ".join(whole.differing[:_MOST_FIELDS]) or whole.event
-            findings.append((whole.verdict is Verdict.VIOLATES, f"beside the releases neighbours differ: {fields}"))
+            findings.append((whole.verdict is Verdict.VIOLATES, f"neighbours differ outside the releases: {fields}"))
     suspicion = VIOLATION if any(certain for certain, _ in findings) else WARNING
     return Examined(
         algorithm=name,

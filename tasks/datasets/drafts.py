@@ -17,26 +17,26 @@ from tasks.datasets.proposals import Proposal, entry, proposed, public_proposals
 
 _HEAD = """\
 # Schema of {file}, drafted from {source}.
-# Write a type for every column instead of "todo", with what it needs, then see what is left:
+# Replace "todo" with a type and its keys for every column, then list the remaining faults:
 #     unitball schema check {output} --path {path}
 #
 #   numeric    range: [0, 100]           centre: 20 (what lies at 0), scale: log (sizes of different magnitude);
 #              ordered: ["[0-10)", "[10-20)"] instead of a range: brackets, each a number by its place
 #   category   values: [north, south]    quotes around yes, no, true, false, numbers; hash: 64 without a list
-#              values: {{N: north, S: south, "?": south}}    codes and what they mean; "25*" is all that begin with 25
-#              first: 3                  only so many characters of a cell count, as of an ICD code
+#              values: {{N: north, S: south, "?": south}}    codes and their meaning; "25*": all that begin with 25
+#              first: 3                  only the first characters of a cell count, such as of an ICD code
 #   boolean                              values: ["nein", "ja"] where it is not yes/no, true/false, 1/0;
-#              values: {{"No": false, "Up": true, "Down": true}}    codes and what they mean
+#              values: {{"No": false, "Up": true, "Down": true}}    codes and their meaning
 #   date       range: [2020-01-01, 2026-12-31]    format: "%d.%m.%Y", parts: [days, year, month, weekday]
 #   days       between: [admitted, discharged]     range: [0, 60], format as of dates: computed from two columns
-#   person     whose row it is, where people have several: a patient's number    namespace: hospital-mrn
+#   person     the person, where people have several rows: a patient's number    namespace: hospital-mrn
 #   ignore     names, other identifiers, free text
-#   label      classes: [well, ill] or {{"0": well, "1": ill}} or range: [0, 10]: what is to be predicted, one column
+#   label      classes: [well, ill] or {{"0": well, "1": ill}} or range: [0, 10]: the target, one column
 #
 # names: [metformin, insulin] or names: "diag_*" instead of name: one declaration for several columns.
 #
-# Ranges, values and classes are what can be, from a code book or from knowing the matter, and never what the rows hold:
-# they are public. Every key is explained in docs/schema.md.
+# Ranges, values and classes are public. Take them from a code book or from domain knowledge, never from the rows.
+# Every key is explained on the page "The schema of a table".
 format_version: 1
 """
 _UNREAD, _READ = ": no value was read", " and its rows, which are public"
@@ -47,8 +47,8 @@ encoding: {encoding}
 decimal: {decimal}           # "," where 1,5 is one and a half
 """
 _MISSING = """\
-# How a missing cell is written, and what becomes of its row: indicator (a feature says so), constant (the middle),
-# drop, or refuse. A column may have a rule of its own: missing: drop.
+# How a missing cell is written, and how its row is treated: indicator (a feature marks it), constant (the middle),
+# drop, or refuse. A column may override the rule: missing: drop.
 missing: {{marker: {markers}, rows: indicator}}
 columns:
 """

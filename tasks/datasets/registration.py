@@ -298,9 +298,9 @@ def _recognised(
     elif not enough:
         if few:
             told(
-                f"{few[0]}, which are drawn from releases of private rows: fewer than {RECOGNISED:.0%}, so that "
-                f"{request.name} has no lineage. If they were taken from there, what is made with them rests on "
-                "these releases all the same"
+                f"{few[0]}, which are drawn from releases of private rows. This is below {RECOGNISED:.0%}, so "
+                f"{request.name} has no lineage. If they come from there, results computed from them still rest on "
+                "these releases"
             )
         return {}
     syntheses = sorted({one.synthesis for one in enough} | ({carried["synthesis"]} if carried is not None else set()))

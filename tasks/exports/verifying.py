@@ -22,13 +22,13 @@ What is checked, and what holds then:
   they come from alone (*ledger*).
 - *audit, packages*: no audit has refuted the algorithm; which packages differ here.
 
-What is said of the run (key, algorithm, data set, ε, δ) is derived and never read: a field that is unknown, missing,
-named twice or different from what is derived fails, and so does a number that is not finite. What ε is *of* is not
-derived: a release of rows has the same bytes and the same identity as one of people with one row each.
+The run's key, algorithm, data set, ε and δ are derived and never read: a field that is unknown, missing, named twice or
+different from the derived one fails, and so does a number that is not finite. The *unit* of ε is not derived: a release
+of rows has the same bytes and the same identity as one of people with one row each.
 
 An archive cannot prove which rows these were, that noise was drawn as the code says and kept secret, that nothing else
-was released, and what else the account has spent. For that vouches the signer, and in a run over separate parties each
-party for its own rows; the coordinator, that the fingerprints are those parties'.
+was released, and what else the account has spent. The signer vouches for that. In a run over separate parties, each
+party vouches for its own rows, and the coordinator for the parties' fingerprints.
 """
 
 import json
@@ -88,47 +88,47 @@ _FILES = ("manifest.json", "arrays.npz")
 _CHARGE = {"plan", "partition", "parties", "guarantee", "label", "stream", "again"}
 _ACCOUNT = {"cap", "disjoint_people", "disjoint_from", "group_size", "idealised_allowed", "relation", "deltas", "unit"}
 _STATED = {"epsilon_spent": "epsilon", "delta_spent": "delta", "mu_spent": "mu"}
-_HERE, _SIGNER, _PARTIES = "derived here", "the signer's", "the parties' own"
+_HERE, _SIGNER, _PARTIES = "derived here", "stated by the signer", "stated by the parties"
 _PLAN = {"partition", "delta", "run", "releases", "costs", "details", "totals", "key_ids", "recharge"}
 
 Planned = PlannedRelease | PlannedCombination
 
 
 class Check(BaseModel, frozen=True):
-    """One thing that was looked at.
+    """One check of an archive.
 
     Attributes
     ----------
     what : str
     holds : bool or None
-        None where it could not be looked at here.
+        None where it could not be checked here.
     detail : str
-    word : str
-        On whose word it rests.
+    basis : str
+        The party that vouches for it.
     """
 
     what: str
     holds: bool | None
     detail: str = ""
-    word: str = _HERE
+    basis: str = _HERE
 
 
 class Verified(BaseModel, frozen=True, ser_json_inf_nan="constants"):
-    """What an archive says, and what of it was found to hold.
+    """The content of an archive, and the checks of it.
 
     Attributes
     ----------
     signer : str
         The fingerprint of the key that signed.
     run, algorithm, dataset : str or None
-        The run's key, and what it was made with and of, as the key has it; None where that cannot be read.
+        The run's key, and its algorithm and data set as named by the key; None where that cannot be read.
     epsilon, delta : float or None
-        What is proved of the run, derived here; None where nothing is.
+        The run's proved guarantee, derived here; None without a proof.
     unit : str or None
-        Of whom that is: a row, or a person, as was declared; the check of the same name says on whose word.
+        The protected unit, a row or a person, as declared; the check of the same name states who vouches for it.
     checks : tuple of Check
-    words : dict of str to str
-        Who says what of this without a proof.
+    unverified : dict of str to str
+        The statements without a proof, by the party that vouches for them.
     """
 
     signer: str
@@ -139,12 +139,12 @@ class Verified(BaseModel, frozen=True, ser_json_inf_nan="constants"):
     delta: float | None
     unit: str | None
     checks: tuple[Check, ...]
-    words: Mapping[str, str]
+    unverified: Mapping[str, str]
 
     @computed_field  # type: ignore[prop-decorator]  # as pydantic documents it
     @property
     def holds(self) -> bool:
-        """Whether nothing that was looked at fails."""
+        """Whether no check fails."""
         return all(check.holds is not False for check in self.checks)
 
 
@@ -275,7 +275,7 @@ class _Contents:
         reused += counts_before([one for one in measuring if isinstance(one, PlannedRelease)])
         _refute_if(
             not models and (identity.system != DESCRIBE or not measuring),
-            f"its key names no model, and {identity.system} makes one",
+            f"the run's key names no model, but {identity.system} makes one",
         )
         if not models:
             # A description's own counts come first; those behind them were released before.
@@ -286,12 +286,14 @@ class _Contents:
             identity = NightIdentity.model_validate(self.run["identity"])
         _refute_if(
             nightly and len(streams) > 1,
-            "its releases are of several streams, or some are of none",
+            "the run's releases belong to several streams, or only some belong to a stream",
         )
         made = [one for one in before if isinstance(one, PlannedCombination)]
         column_map = next((one for one in made if isinstance(one.build(), ColumnMap)), None)
         basis = next((one for one in made if one is not column_map), None)
-        _refute_if(len(made) > (column_map is not None) + (basis is not None), "it names more than it is made of")
+        _refute_if(
+            len(made) > (column_map is not None) + (basis is not None), "the run names more combinations than it uses"
+        )
         return (NightPlan if nightly else RunPlan).model_validate(
             {
                 "identity": identity,
@@ -334,7 +336,7 @@ def _planned(key: str, manifest: Mapping[str, Any]) -> Planned:
         # Who pays and at which delta is no part of what a release is.
         outside = {"seed": manifest["public_seed"], "account": "", "delta": 0.0}
         planned = release_of({**fields, **outside})
-    _refute_if(planned.key != key, f"the manifest of release {key[:12]} describes another one, {planned.key[:12]}")
+    _refute_if(planned.key != key, f"the manifest of release {key[:12]} describes another release, {planned.key[:12]}")
     return planned
 
 
@@ -353,7 +355,7 @@ def verify(path: Path, *, signer: str | None = None) -> Verified:
     ----------
     path : Path
     signer : str, optional
-        The fingerprint that the archive must be signed with, as its owner gave it.
+        The expected fingerprint of the signing key, from its owner.
 
     Raises
     ------
@@ -369,12 +371,12 @@ def verify_archive(archive: Archive, *, signer: str | None = None) -> Verified:
         contents = _Contents(archive)
     except (KeyError, ValueError, TypeError) as error:
         raise InputError(f"the content signed by {archive.signer[:16]} is not an export of a run: {error!r}") from error
-    signed = f"by the key {archive.signer}; whose it is, its owner has to say (--signer)"
+    signed = f"by the key {archive.signer}; compare it with the owner's fingerprint (--signer)"
     named = signer is None or archive.signer == signer.strip().lower()
     if signer is not None:
-        signed = "by the key that was named" if named else f"by another key: {archive.signer}"
+        signed = "by the key of --signer" if named else f"by another key: {archive.signer}"
     checks = [Check(what="signature", holds=named, detail=signed)]
-    checks += [_made(what, word, look, contents) for what, word, look in _LOOKS]
+    checks += [_made(what, rests_on, look, contents) for what, rests_on, look in _LOOKS]
     identity, proved = None, None
     if all(check.holds is not False for check in checks):
         identity, proved = contents.plan.identity, contents.proved
@@ -387,46 +389,50 @@ def verify_archive(archive: Archive, *, signer: str | None = None) -> Verified:
         delta=None if proved is None else proved.delta,
         unit=None if identity is None else str(identity.dataset.unit),
         checks=tuple(checks),
-        words=_words(contents, archive.signer) if identity else {},
+        unverified=_unverified(contents, archive.signer) if identity else {},
     )
 
 
 def _made(
     what: str, rests_on: str | Callable[[_Contents], str], look: Callable[[_Contents], str], contents: _Contents
 ) -> Check:
-    word = ""
+    basis = ""
     try:
-        word = rests_on if isinstance(rests_on, str) else rests_on(contents)
-        return Check(what=what, holds=True, detail=look(contents), word=word)
+        basis = rests_on if isinstance(rests_on, str) else rests_on(contents)
+        return Check(what=what, holds=True, detail=look(contents), basis=basis)
     except _UncheckedError as reason:
-        return Check(what=what, holds=None, detail=str(reason), word=word)
+        return Check(what=what, holds=None, detail=str(reason), basis=basis)
     except (_RefutedError, RefusedError, StorageError, ParameterError) as problem:
-        return Check(what=what, holds=False, detail=str(problem), word=word)
+        return Check(what=what, holds=False, detail=str(problem), basis=basis)
     except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, AssertionError) as error:
         why = " ".join(str(error).split())[:300] or type(error).__name__
-        return Check(what=what, holds=False, detail=f"it cannot be read: {why}", word=word)
+        return Check(what=what, holds=False, detail=f"unreadable: {why}", basis=basis)
 
 
-def _words(contents: _Contents, signer: str) -> dict[str, str]:
-    """Return who says what without a proof."""
+def _unverified(contents: _Contents, signer: str) -> dict[str, str]:
+    """Return the statements without a proof, by the party that vouches for them."""
     if not contents.evidence:
-        beyond = f"which rows these are and how many, {_of_unit(contents)}, "
-        beyond += "that the noise was drawn as the code has it and kept secret, "
-        beyond += "the ledger's entries, what else was released and spent, audits, packages"
+        beyond = f"which rows were used and how many, {_of_unit(contents)}, "
+        beyond += "that the noise was drawn by this code and kept secret, "
+        beyond += "the ledger's entries, other releases and spending, audits, packages"
         return {f"the signer ({signer[:16]}…)": beyond}
     first = next(iter(contents.evidence.values()))
     secure = contents.plan.trust == Trust.SECAGG
     own = "its public keys of the secure sums" if secure else "its own release, or its noisy sums"
-    own = f"which rows it has and how many, {_of_unit(contents)}, its noise, that it has charged the run, {own}"
+    own = f"its rows and their number, {_of_unit(contents)}, its noise, its charge of the run, {own}"
     words = {f"party {party} ({first.roster.parties[party][:16]}…)": own for party in first.roster.names}
-    secure_part = "that the sums are those that the parties' messages open, " if secure else ""
+    secure_part = "that the sums follow from the parties' messages, " if secure else ""
     words[f"the coordinator, who signed ({signer[:16]}…)"] = f"{secure_part}who the parties are, audits, packages"
     return words
 
 
 def _of_unit(contents: _Contents) -> str:
     dataset = contents.plan.identity.dataset
-    return f"that one record is all of one person ({dataset.person})" if dataset.person else "whose rows these are"
+    return (
+        f"that one record is all of one person ({dataset.person})"
+        if dataset.person
+        else "how many rows each person has"
+    )
 
 
 def _members(contents: _Contents) -> str:
@@ -448,9 +454,9 @@ def _digests(contents: _Contents) -> str:
     for key in contents.charged().keys() - contents.evidence.keys():
         _refute_if(
             (key, contents.releases[key][1]) not in outputs,
-            f"release {key[:12]} is not the one whose bytes the ledger recorded",
+            f"the bytes of release {key[:12]} differ from the ledger's record",
         )
-    return "manifests and arrays agree, with each other and with what was recorded of them"
+    return "manifests and arrays match each other and the ledger's record"
 
 
 def _identities(contents: _Contents) -> str:
@@ -462,7 +468,7 @@ def _identities(contents: _Contents) -> str:
             claimed = dict(manifest["diagnostics"])
             _refute_if(
                 any(type(value) not in (int, float) for value in claimed.values()),
-                "what a solver says of its own work must be numbers",
+                "a solver's diagnostics must be numbers",
             )
             derived = manifest_of(planned, artefact.kind, claimed)
         else:
@@ -470,13 +476,13 @@ def _identities(contents: _Contents) -> str:
             again = planned.combine([contents.artefacts[one] for one in planned.upstream])
             _refute_if(
                 not _equal(_listed(again), _listed(artefact)),
-                f"release {key[:12]} is not what its {planned.algorithm.name} makes of the releases it names",
+                f"release {key[:12]} differs from what {planned.algorithm.name} makes of the named releases",
             )
         _refute_if(
             other := _differing(_plain(derived), manifest),
-            f"release {key[:12]} states another {other} than follows from what it is",
+            f"release {key[:12]} states a {other} that does not follow from its identity",
         )
-    return "each field of each manifest follows from what the release's identity is the digest of"
+    return "each field of each manifest follows from the release's identity"
 
 
 def _listed(artefact: Artefact) -> dict[str, Any]:
@@ -490,7 +496,7 @@ def _run(contents: _Contents) -> str:
     # Fields that are left out, or that only mean the same, are other fields.
     _refute_if(
         unknown or run["run_key"] != identity.key or _differing(identity.model_dump(mode="json"), run["identity"]),
-        f"the run's key is not the digest of what it names, or has fields that none has: {unknown}",
+        f"the run's key is not the digest of its inputs, or has unknown fields: {unknown}",
     )
     reached = [*identity.models, *([] if identity.model is None else [identity.model]), *identity.evaluation[1]]
     for key in reached:
@@ -502,48 +508,48 @@ def _run(contents: _Contents) -> str:
     earlier |= described
     _refute_if(
         set(reached) != contents.own or not set(reached) - earlier <= set(contents.named) <= set(reached),
-        "the run's key names other releases than the archive holds",
+        "the releases in the archive differ from those that the run's key names",
     )
     _refute_if(
         described and (plan.column_map is None or not described <= set(plan.column_map.upstream)),
-        "it rests on releases that its map of columns is not made of",
+        "the run rests on releases that its column map does not use",
     )
     used = (*plan.counts, *plan.earlier)
     more = {str(one.setting.trust) for one in used if not covers(plan.trust, one.setting.trust)}
-    _refute_if(more, f"it rests on counts under trust {', '.join(sorted(more))}, and states {plan.trust}")
+    _refute_if(more, f"the run rests on counts under trust {', '.join(sorted(more))}, but states {plan.trust}")
     relations = {str(one.setting.neighbours) for key, one in contents.charged().items() if key in contents.own}
     _refute_if(
         len(relations) > 1,
-        f"its releases are proved under several relations, and no epsilon is of all: {', '.join(sorted(relations))}",
+        f"the releases are proved under several relations, so no epsilon covers all: {', '.join(sorted(relations))}",
     )
     own = {key: one for key, one in contents.planned.items() if key in contents.own - described}
     places = {(one.dataset, one.partition) for one in own.values()}
     _refute_if(
         len(places) > 1 and not isinstance(identity, NightIdentity),
-        "its releases are of several versions or partitions of rows",
+        "the releases use several versions or partitions of rows",
     )
     _refute_if(
         not isinstance(identity, NightIdentity) and {version for version, _ in places} != {identity.dataset.version},
-        "its releases are of other rows than its key names",
+        "the releases use other rows than the run's key names",
     )
     named_syntheses = {key for one in own.values() if isinstance(one, PlannedRelease) for key in one.drawn_from}
     _refute_if(
         not set(identity.dataset.drawn_from) <= named_syntheses or bool(run["synthetic"]) != bool(named_syntheses),
-        "it rests on synthetic rows and names other rows than its releases do",
+        "the run rests on synthetic rows, but names other rows than its releases",
     )
     _refute_if(
         {one.dataset for one in plan.drawn} != contents.counted.keys(),
-        f"its synthetic rows rest on counts of other versions than {COUNTED} names",
+        f"the synthetic rows rest on counts of other versions than {COUNTED} names",
     )
     # Public maps that rows pass through are named behind the system.
     named = run["algorithm"] == identity.system or run["algorithm"].startswith(f"{identity.system}+")
     _refute_if(
         not named or (run["dataset"], run["trust"]) != (identity.dataset.name, plan.trust),
-        "the run states another algorithm, data set or trust than its key names",
+        "the run's algorithm, data set or trust differs from that of its key",
     )
     algorithms = dict.fromkeys(one.algorithm.name for one in own.values())
     versions = sorted({contents.planned[key].dataset for key in described})
-    rests = f"; it rests on releases that were made before, of version {' and '.join(versions)}"
+    rests = f"; it rests on earlier releases, from version {' and '.join(versions)}"
     said = rests if described else ""
     if named_syntheses:
         said += (
@@ -572,12 +578,12 @@ def _require_the_same_rows(plan: RunPlan) -> None:
             or not alike
             or (matrix.setting.neighbours, matrix.setting.sizes, matrix.setting.rows_per_person)
             != (counted.setting.neighbours, counted.setting.sizes, counted.setting.rows_per_person),
-            f"its counts are combined with release {matrix.key[:12]}, which is of other rows or of no model of the run",
+            f"the run's counts are combined with release {matrix.key[:12]}, which uses other rows or another model",
         )
 
 
 def _bins(counting: PlannedRelease) -> tuple[int, float] | None:
-    """Return the bins that scores are counted in; None of what counts no scores."""
+    """Return the bins of a release that counts scores; None for other releases."""
     algorithm = counting.build()
     return (algorithm.bins, algorithm.scale) if isinstance(algorithm, ScoreDistribution) else None
 
@@ -586,15 +592,15 @@ def _numbers(contents: _Contents) -> str:
     if contents.plan.system != DESCRIBE:
         raise _UncheckedError("the run is not a description")
     stated = contents.json(NUMBERS)
-    _refute_if(stated.keys() != {"table", "numbers"}, f"{NUMBERS} has other fields than such files have")
+    _refute_if(stated.keys() != {"table", "numbers"}, f"{NUMBERS} has missing or unknown fields")
     derived = numbers_of(
         contents.plan, stated["table"], lambda one: cast(Statistic, contents.artefacts[one.key]).values
     )
     _refute_if(
         not _equal(_plain(derived), stated["numbers"]),
-        "it states other numbers than follow from its releases under its schema",
+        f"{NUMBERS} holds numbers that do not follow from the releases and the schema",
     )
-    return f"{len(derived)} numbers follow from the releases under the archive's schema, whose names are the signer's"
+    return f"{len(derived)} numbers follow from the releases and the archive's schema; the signer vouches for its names"
 
 
 def _guarantees(contents: _Contents) -> str:
@@ -607,23 +613,23 @@ def _guarantees(contents: _Contents) -> str:
         content, stream = charge["content"], planned.charged_as
         _refute_if(
             content.keys() != _CHARGE,
-            f"the charge of release {key[:12]} has other fields than charges have",
+            f"the charge of release {key[:12]} has missing or unknown fields",
         )
         # What a night drawn again costs.
         again = planned.drawn_again()
         priced = {} if again is None else _plain(again.to_json())
         _refute_if(
             _differing(priced, content["again"]),
-            f"release {key[:12]} drawn again would cost another price than is derived here",
+            f"the price of drawing release {key[:12]} again differs from the price derived here",
         )
         _refute_if(
             other := _differing(derived, content["guarantee"]),
-            f"release {key[:12]} was charged with another {other} than is derived here",
+            f"the charge of release {key[:12]} has a {other} that differs from the one derived here",
         )
         where = (sorted(planned.charged_parties), planned.charged_partition, stream)
         _refute_if(
             (sorted(content["parties"]), content["partition"], content["stream"]) != where,
-            f"release {key[:12]} was charged to others than those whose rows it reads",
+            f"release {key[:12]} was charged to other parties than those whose rows it reads",
         )
         if rows.person:
             require_people(*planned.algorithm.classes())
@@ -644,7 +650,7 @@ def _charged_with(contents: _Contents, plan: Mapping[str, Any]) -> tuple[list[Re
     account = contents.only(Kind.ACCOUNT, plan["account"])["content"]
     _refute_if(
         other := (account.keys() - {"soft_limit"} ^ _ACCOUNT) | (content.keys() ^ _PLAN),
-        f"account or plan {plan['sequence']} has other fields than such entries have: {', '.join(sorted(other))}",
+        f"account or plan {plan['sequence']} has missing or unknown fields: {', '.join(sorted(other))}",
     )
     size = account["group_size"]
     _refute_if(type(size) is not int or size < 1, f"account {plan['account']} has {size!r} rows per person")
@@ -653,13 +659,13 @@ def _charged_with(contents: _Contents, plan: Mapping[str, Any]) -> tuple[list[Re
     unit = PERSON if people == {True} else ROW
     _refute_if(
         len(people) > 1 or account["unit"] != unit or (unit == PERSON and size > 1),
-        f"account {plan['account']} is of another unit than the rows, whose unit is a {unit}",
+        f"the unit of account {plan['account']} differs from that of the rows, a {unit}",
     )
     charges = [one for one in contents.of(Kind.CHARGE, Kind.RECHARGE) if one["content"]["plan"] == plan["sequence"]]
     places = {one["content"]["partition"] for one in charges}
     _refute_if(
         sorted(one["subject"] for one in charges) != sorted(content["releases"]) or places != {content["partition"]},
-        f"plan {plan['sequence']} names other releases than were charged with it",
+        f"plan {plan['sequence']} names other releases than its charges",
     )
     releases = [
         ReleaseCharge(
@@ -678,7 +684,7 @@ def _prices(contents: _Contents) -> str:
     plans = {entry["sequence"] for entry in contents.of(Kind.PLAN)}
     _refute_if(
         strange := {one["content"]["plan"] for one in contents.of(Kind.CHARGE, Kind.RECHARGE)} ^ plans,
-        f"the plan with number {strange} is missing, or nothing was charged with it",
+        f"the plan with number {strange} is missing, or has no charge",
     )
     for plan in contents.of(Kind.PLAN):
         releases, terms = _charged_with(contents, plan)
@@ -691,7 +697,7 @@ def _prices(contents: _Contents) -> str:
             raise _RefutedError(
                 f"plan {plan['sequence']} was recorded at a price that differs from its releases': {other}"
             )
-    return f"{len(plans)} plan(s) cost what the ledger recorded"
+    return f"the prices of {len(plans)} plan(s) equal the ledger's record"
 
 
 def _require_own_ledger(contents: _Contents) -> None:
@@ -699,7 +705,7 @@ def _require_own_ledger(contents: _Contents) -> None:
         return
     _refute_if(
         contents.entries or contents.evidence.keys() != contents.charged().keys(),
-        "some releases were charged by parties of their own, and others here",
+        "some releases were charged by separate parties, and others here",
     )
     raise _UncheckedError("each party charged it in its own account and signed the charge")
 
@@ -743,36 +749,36 @@ def _epsilon(contents: _Contents) -> str:
         )
         raise _RefutedError(f"the run's {other} differs from the value derived here from its releases: {proved}")
     if proved_epsilon is None:
-        return "nothing is proved of this run"
+        return "this run has no proved guarantee"
     plans = {entry["sequence"]: entry["content"]["delta"] for entry in contents.of(Kind.PLAN)}
     _refute_if(
         isinstance(contents.plan.identity, NightIdentity) and proved_epsilon.delta not in plans.values(),
-        f"the run states delta {proved_epsilon.delta:g}, and its horizon was charged at another",
+        f"the run states delta {proved_epsilon.delta:g}, but its horizon was charged at another delta",
     )
     price = f"epsilon {rounded_up(proved_epsilon.epsilon, 6):g} at delta {proved_epsilon.delta:g}"
-    return f"{price} for one record, composed here from the releases; what a record is, is declared (unit)"
+    return f"{price} for one record, composed here from the releases; see unit for the declared record"
 
 
 def _unit(contents: _Contents) -> str:
-    """Say what a record is declared to be, and what of that follows from the archive: the rows are not in it."""
+    """Return the declared record and the part of that that follows from the archive, which has no rows."""
     dataset = contents.plan.identity.dataset
     stated = contents.run["proved"]
     _refute_if(
         stated is not None and stated["person"] != dataset.person,
-        "the run states another unit than its key names",
+        "the run's unit differs from that of its key",
     )
-    of_account = "" if contents.evidence else f", and the account is of unit {PERSON if dataset.person else ROW}"
+    of_account = "" if contents.evidence else f", and the account's unit is {PERSON if dataset.person else ROW}"
     if dataset.person:
         return (
             f"one record is a {dataset.unit}, declared. Checked here: the releases' algorithms take people, with up to "
             f"{dataset.rows_per_person} row(s) of each{of_account}. Not in the archive: that the column names people, "
-            "and that all rows of one stand under one name"
+            "and that all rows of a person have one name"
         )
     sizes = {one["content"]["group_size"] for one in contents.of(Kind.ACCOUNT)}
     groups = "" if contents.evidence else f", priced for people of up to {max(sizes, default=1)} row(s)"
     return (
         f"one record is a row, declared. Checked here: the releases are made for single rows{of_account}{groups}. Not "
-        "in the archive: how many rows a person has, and a person with several rows has a larger epsilon than this"
+        "in the archive: how many rows a person has. For a person with several rows, epsilon is larger"
     )
 
 
@@ -791,7 +797,7 @@ def _cap(contents: _Contents) -> str:
             read = [one for key, one in contents.charged().items() if key in content["releases"]]
             _refute_if(
                 any(contents.rows_of(one).private for one in read) or details,
-                f"account {account} is of private rows and has no cap",
+                f"account {account} has private rows but no cap",
             )
             continue
         changes = [one["content"]["cap"] for one in contents.of(Kind.CAP) if one["sequence"] < number]
@@ -811,20 +817,20 @@ def _cap(contents: _Contents) -> str:
         alone = _plain(decided.details)
         _refute_if(
             unknown := details.keys() - alone.keys(),
-            f"plan {number} was decided with numbers that no decision has: {', '.join(unknown)}",
+            f"the decision on plan {number} has unknown numbers: {', '.join(unknown)}",
         )
         _refute_if(
             details["cap"]["epsilon"] != cap.epsilon or (not changes and _differing(alone["cap"], details["cap"])),
-            f"plan {number} was decided under another cap than account {account} had",
+            f"the cap in the decision on plan {number} differs from that of account {account}",
         )
         _refute_if(
             type(after) not in (int, float) or not alone["spent_after"] * (1 - _CLOSE) <= after <= cap.epsilon,
-            f"plan {number} left account {account} beyond its cap, or with less spent than it costs",
+            f"after plan {number}, the spending of account {account} exceeds its cap or is below the plan's cost",
         )
-        lines.append(f"{account}: {after:.4g} of {of_cap(cap.epsilon, promised)} at delta {cap.delta:g} spent")
+        lines.append(f"{account}: spent {after:.4g} of {of_cap(cap.epsilon, promised)} at delta {cap.delta:g}")
     if not lines:
         raise _UncheckedError("the rows are public and have no budget")
-    return "; ".join(lines) + ", as the ledger stated; what else was charged is not in the archive"
+    return "; ".join(lines) + ", as the ledger stated. Other charges are not in the archive"
 
 
 def _parties(contents: _Contents) -> str:
@@ -834,7 +840,7 @@ def _parties(contents: _Contents) -> str:
     shared = {"config", "counted", "roster", "descriptions", "charges"}
     _refute_if(
         any(one.model_dump(include=shared) != first.model_dump(include=shared) for one in contents.evidence.values()),
-        "the releases are of several runs",
+        "the releases belong to several runs",
     )
     run, derived = first.run()
     keys: dict[str, str] = {}
@@ -844,19 +850,19 @@ def _parties(contents: _Contents) -> str:
         keys[mine.key] = mine.model_copy(update=changed).key
         _refute_if(
             keys[mine.key] != theirs.key,
-            f"{theirs.label} is not what follows from what the parties have signed of their rows",
+            f"{theirs.label} does not follow from the parties' signed descriptions of their rows",
         )
     named = derived.identity.model_dump() | {
         "models": tuple(keys[key] for key in derived.identity.models),
         "model": derived.identity.model and keys[derived.identity.model],
         "evaluation": (derived.identity.evaluation[0], tuple(keys[key] for key in derived.identity.evaluation[1])),
     }
-    _refute_if(named != plan.identity.model_dump(), "the run is not the one that the parties have signed")
+    _refute_if(named != plan.identity.model_dump(), "the run differs from the one that the parties signed")
     for key, evidence in contents.evidence.items():
         one = contents.charged()[key]
         used = [contents.artefacts[other] for other in one.upstream]
         evidence.require(run, plan.releases, one, contents.artefacts[key], used)
-    return f"{', '.join(first.roster.names)} have signed their rows' descriptions, charges and messages"
+    return f"{', '.join(first.roster.names)} signed the descriptions of their rows, their charges and their messages"
 
 
 def _parts(plan: RunPlan) -> list[Planned]:
@@ -867,7 +873,7 @@ def _parts(plan: RunPlan) -> list[Planned]:
 def _chain(contents: _Contents) -> str:
     if problem := next(linked(contents.stored), None):
         raise _RefutedError(problem)
-    return "in order; their keyed digests can be checked with the ledger's key alone"
+    return "in order; only the ledger's key can check the keyed digests"
 
 
 def _ledger(contents: _Contents) -> str:
@@ -876,7 +882,7 @@ def _ledger(contents: _Contents) -> str:
         raise _UncheckedError("the ledger belongs to another root; verify with that root to compare entries")
     if problem := next(unlike(database, contents.stored), None):
         raise _RefutedError(problem)
-    return f"{len(contents.stored)} entries are those of this root's ledger"
+    return f"{len(contents.stored)} entries equal those of this root's ledger"
 
 
 def _audit(contents: _Contents) -> str:
@@ -884,7 +890,7 @@ def _audit(contents: _Contents) -> str:
     outcomes = {str(one["outcome"]) for one in audit["versions"] if one["outcome"]}
     _refute_if(
         "violation" in outcomes or (audit["newest"] or {}).get("outcome") == "violation",
-        "an audit has refuted what is stated of the algorithm",
+        "an audit has refuted the algorithm's statement",
     )
     if not outcomes and not audit["newest"]:
         raise _UncheckedError("the algorithm was not audited in the exporting root")

@@ -296,8 +296,8 @@ class _Asking:
         """Let all parties reserve, or none."""
         note_elsewhere(
             _PARTIES,
-            f"no party was charged; what they have set aside for run {self.run} waits for it: ask again, or let them "
-            f"return it (unitball party return DATASET {self.run})",
+            f"no party was charged; their reservations for run {self.run} remain: run the command again, or let each "
+            f"party release its own (unitball party return DATASET {self.run})",
         )
         for release in self.plan.projections:
             if not release.reads_rows:
@@ -355,9 +355,8 @@ class _Asking:
         except TooFewPartiesError as error:
             # Of a committed run the sum is still to be opened: no other identity is needed, nor another charge.
             error.args = (
-                f"{error.remaining} parties have answered, {error.needed} are needed; what was charged stands. Start "
-                "the missing parties again (unitball party serve), and give the same command: it goes on where it "
-                "stopped",
+                f"{error.remaining} parties have answered, {error.needed} are needed; the charges remain. Start "
+                "the missing parties again (unitball party serve), and run the same command: it resumes",
             )
             raise
 

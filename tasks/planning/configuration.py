@@ -611,8 +611,8 @@ def _faults_of_parties(config: PartitionSettings) -> Iterator[str]:
         return
     if config.parties != len(config.sizes):
         yield (
-            f"`parties` {config.parties} and `sizes` of {len(config.sizes)} parties are both given: leave `parties` "
-            f"out, or say {len(config.sizes)}"
+            f"`parties` {config.parties} and `sizes` of {len(config.sizes)} parties are both given: omit `parties`, "
+            f"or give {len(config.sizes)}"
         )
     if config.partition not in (None, "sized"):
         yield f"`partition` {config.partition} takes no `sizes`: omit one of them"
@@ -622,55 +622,55 @@ def _faults_of_parties(config: PartitionSettings) -> Iterator[str]:
 
 def _faults_of_evaluation(config: EvaluationSettings) -> Iterator[str]:
     if not config.evaluation and (config.roc or config.aim is not None or config.by is not None):
-        yield "`roc`, `aim` and `by` are measured, and `no_evaluation` measures nothing: leave it or them out"
+        yield "`roc`, `aim` and `by` need an evaluation, which `no_evaluation` omits: omit it or them"
     if config.aim is not None and not config.roc:
-        yield f"`aim` {config.aim} is reached by the noisy sums that `roc` pays for: give `roc` too"
+        yield f"`aim` {config.aim} needs the noisy sums of `roc`: give `roc` too"
 
 
 def _faults_of_system(config: AlgorithmSettings) -> Iterator[str]:
     named = {name.rpartition(".")[2] for name in config.parameters}
     if config.dimension is not None and "components" in named:
-        yield "`dimension` is the number of components, which is among the `parameters` too: omit one of them"
+        yield "`dimension` and `parameters` both give the number of components: omit one of them"
     for field, given in (("class_weight", bool(config.class_weight)), ("mirror", config.mirror is not None)):
         if given and field in named:
-            yield f"`{field}` is among the `parameters` too: omit it of these"
+            yield f"`{field}` is also among the `parameters`: omit it there"
     if config.basis is not None:
         incompatible = ("projection", "features", "public_dataset", "counts_of", "tuned_on")
         if others := [name for name in incompatible if getattr(config, name) is not None]:
-            yield f"`basis` {config.basis} is the map of rows, and `{others[0]}` names another: omit one of them"
+            yield f"`basis` {config.basis} and `{others[0]}` both name a map of rows: omit one of them"
         if config.normalisation not in (None, "none"):
-            yield f"`basis` {config.basis} is of rows as they are registered: leave `normalisation` out"
+            yield f"`basis` {config.basis} uses rows as registered: omit `normalisation`"
     if config.algorithm is None and config.trainer is None:
         yield "name an `algorithm`, or a `trainer` (with or without a `projection`)"
     if config.algorithm is not None and config.trainer is not None:
         yield (
-            f"`trainer` {config.trainer} is put together with `projection` and `aggregation` instead of a named "
-            f"system: leave it or `algorithm` {config.algorithm} out"
+            f"`trainer` {config.trainer} and `algorithm` {config.algorithm} are both given: omit one of them. A "
+            "trainer, with `projection` and `aggregation`, replaces a named system"
         )
 
 
 def _faults_of_deadline(config: DeadlineSettings) -> Iterator[str]:
-    # Forms fill in the default, so that it cannot be told from not asking.
+    # Forms fill in the default, which cannot be distinguished from no entry.
     if config.deadline is None and config.deadline_miss != DeadlineSettings.model_fields["deadline_miss"].default:
-        yield "`deadline_miss` is of a `deadline`: give one"
+        yield "`deadline_miss` needs a `deadline`: give one"
 
 
 def _faults_of_horizon(config: TrainingConfig) -> Iterator[str]:
     if config.horizon is not None and config.basis is not None:
-        yield "`basis` is not for a `horizon`: omit it"
+        yield "`basis` does not apply to a `horizon`: omit it"
     if config.horizon is None:
         if (config.participations, config.separation, config.expected_rows, config.bands) != (1, 1, None, None):
-            yield "`participations`, `separation`, `expected_rows` and `bands` are of a `horizon`: give one"
+            yield "`participations`, `separation`, `expected_rows` and `bands` need a `horizon`: give one"
         return
     if config.tune or config.tuned_on is not None:
-        yield "`tune` and `tuned_on` are not for a `horizon`, whose sums are released every night: omit them"
+        yield "`tune` and `tuned_on` do not apply to a `horizon`, whose sums are released every night: omit them"
     if config.roc or config.by is not None or config.deadline is not None:
-        yield "`roc`, `by` and `deadline` are not for a `horizon`, of which no rows are held out: omit them"
+        yield "`roc`, `by` and `deadline` do not apply to a `horizon`, which holds out no rows: omit them"
     if config.test_fraction:
         yield (
-            "`test_fraction` is not for a `horizon`: its rows all train, each in one night. Leave it out; a public "
-            "set's own test rows are measured, and labelled rows that are kept back from `unitball ingest` can be "
-            "compared with what `unitball predict` says of them, by their owner alone"
+            "`test_fraction` does not apply to a `horizon`: all its rows train, each in one night. Omit it. A public "
+            "set's own test rows are measured. The owner can keep labelled rows back from `unitball ingest` and "
+            "compare them with the output of `unitball predict`"
         )
 
 

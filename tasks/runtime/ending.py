@@ -57,7 +57,7 @@ class EndState(StrEnum):
     INADMISSIBLE = "Inadmissible"
     """Failed: no budget would admit it, as an unproved algorithm on private rows."""
     VIOLATION = "Violation"
-    """Failed: an audit has refuted what is stated of an algorithm."""
+    """Failed: an audit has refuted the statement of an algorithm."""
     WARNING = "Warning"
     """Completed: an audit suspects an algorithm, at a confidence that refutes nothing."""
 

@@ -110,7 +110,7 @@ class Event(StrEnum):
     BUDGET_LOW = "unitball.budget.low"
     """More than 80 % of an account's cap is spent."""
     VIOLATED = "unitball.audit.violated"
-    """An audit has refuted what is stated of an algorithm."""
+    """An audit has refuted the statement of an algorithm."""
     UNWELL = "unitball.doctor.failed"
     """A check of ``unitball doctor`` has found a problem."""
 

@@ -149,14 +149,14 @@ def refuted(records: ModelRecords, version: VersionRecord) -> str | None:
     """Return what an audit has refuted of a version's algorithm; None where none has."""
     algorithm = version.facts["algorithm"]
     way_out = (
-        ". Train it again once the algorithm is mended; if the finding was an error: unitball model withdraw-audits "
+        ". Train it again once the algorithm is corrected; if the finding was an error: unitball model withdraw-audits "
         f"{algorithm} --reason …, and audit again"
     )
     said, newest = said_of(records, version), next(reversed(records.audits(algorithm)), None)
     if said is not None and said.outcome == VIOLATION:
-        return (said.reason or f"an audit has refuted what is stated of {algorithm}") + way_out
+        return (said.reason or f"an audit has refuted the statement of {algorithm}") + way_out
     if newest is not None and newest.outcome == VIOLATION:
-        return f"the newest audit of {algorithm} has refuted what is stated of it (run {newest.run})" + way_out
+        return f"the newest audit of {algorithm} has refuted its statement (run {newest.run})" + way_out
     return None
 
 

@@ -103,9 +103,9 @@ def record_model(root: Path, model: RegisteredModel, digest: str) -> list[str]:
         model.name, model.version, run=model.run_id, digest=computed, facts=_UNKNOWN
     )
     return [
-        "what it was trained on, by which algorithm and with which budget",
-        "what is proved of it, and whether the releases it is made of are in this root's ledger",
-        "what audits have said of its algorithm, and how good it is: it becomes no champion",
+        "its training rows, algorithm and budget",
+        "its proved guarantee, and whether its releases are in this root's ledger",
+        "audits of its algorithm, and its quality: it cannot become champion",
     ]
 
 

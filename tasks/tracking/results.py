@@ -585,7 +585,7 @@ def by_class(result: RunResult, most: int) -> list[str]:
     if limits:
         sentences.append(f"Predicts {', '.join(limits)} of the held-out {several} (95 %).")
     elif most_often:
-        sentences.append(f"For how many of the held-out {several} each class is predicted cannot be told.")
+        sentences.append(f"The number of held-out {several} per predicted class cannot be measured.")
     return sentences
 
 

@@ -168,7 +168,7 @@ def _keys(layout: Layout) -> _Problems:
 def _chain(layout: Layout) -> _Problems:
     del layout
     for problem in check_chain(replace(open_ledger_database(), marks=())):
-        yield problem, "put back the newest back-up of the ledger, then: unitball ledger restore"
+        yield problem, "restore the newest back-up of the ledger, then: unitball ledger restore"
 
 
 def _mark(layout: Layout) -> _Problems:
@@ -179,7 +179,7 @@ def _mark(layout: Layout) -> _Problems:
             mark = read_mark(path, database.chain)
             problem = behind_mark(entries, mark)
             if problem is not None:
-                yield f"{path}: {problem}", "put back the newest back-up of the ledger, or: unitball ledger restore"
+                yield f"{path}: {problem}", "restore the newest back-up of the ledger, or: unitball ledger restore"
             elif path.parent.exists() and not os.access(path.parent, os.W_OK):
                 yield f"{path} cannot be written: an older ledger goes unnoticed", f"make {path.parent} writable"
             elif mark is None and began and path.parent == marks_folder():

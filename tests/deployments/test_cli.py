@@ -387,8 +387,8 @@ def test_a_plan_says_what_a_run_would_ask_and_runs_nothing(called: CommandLine) 
     [
         (0.0, True, "rows kept in memory"),
         (1.0, True, "rows read from disk"),
-        (0.7, False, "rows of which 30% are kept in memory"),
-        (0.7, True, "rows of which at least 30% are kept in memory"),
+        (0.7, False, "rows, 30% of them kept in memory"),
+        (0.7, True, "rows, at least 30% of them kept in memory"),
     ],
 )
 def test_a_plan_says_where_rows_are_between_passes(streamed: float, people: bool, said: str) -> None:

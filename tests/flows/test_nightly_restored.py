@@ -471,7 +471,7 @@ def test_the_owner_is_told_how_many_of_a_nights_rows_were_there_before(
     assert "in an earlier version" not in said(rows[:10])
     tonight(**GIVEN)
     assert "night 2 of the horizon: 100 new rows, none of them in an earlier version" in said(rows[:110])
-    told = "night 3 of the horizon: 302 new rows, of which 2 were in an earlier version (private to you"
+    told = "night 3 of the horizon: 302 new rows, 2 of them in an earlier version (private to you"
     assert told in said([*rows[:410], *rows[:2]])
     # A version that brings none is no night.
     assert "not a night of the horizon: no row is new" in said([*rows[:2], *rows[:410]])

@@ -241,7 +241,7 @@ def test_a_budget_under_a_raised_cap_says_what_counts_as_spent(commands: Command
     lines = commands("budget", "clinic", "--raise-epsilon-cap", "4", "--reason", "one more study").out.splitlines()
     (spent,) = (line for line in lines if line.startswith("spent ε"))
     assert spent == "spent ε = 3 of 4; nothing was charged since the cap was raised"
-    assert "ε = 3 of it is the cap before, which counts as a whole whatever was spent of it." in " ".join(lines)
+    assert "The spent ε includes the earlier cap of 3, which counts in full" in " ".join(lines)
     with pytest.raises(OverspendError) as refusal:
         charge(gaussian(2.0))
     assert "from epsilon 3 to " in str(refusal.value), "as budget says it, and not 3.001"

@@ -176,13 +176,13 @@ def test_a_rows_epsilon_that_is_stated_as_a_persons_is_said_to_be_the_signers_wo
         assert found.holds, [one for one in found.checks if one.holds is False]
         assert found.unit == unit
         checks = {check.what: check for check in found.checks}
-        assert checks["unit"].word == "the signer's"
+        assert checks["unit"].basis == "stated by the signer"
         assert "Checked here" in checks["unit"].detail
         assert unknown in checks["unit"].detail.split("Not in the archive")[1]
         # What is derived on this machine says nothing that it does not know.
         assert not any(word in checks["epsilon"].detail for word in ("patient", "person", "row"))
-        (beyond,) = found.words.values()
-        assert ("person (patient)" if unit != "row" else "whose rows these are") in beyond
+        (beyond,) = found.unverified.values()
+        assert ("person (patient)" if unit != "row" else "how many rows each person has") in beyond
     assert outcomes(unlike)["unit"] is False
 
 

@@ -325,7 +325,7 @@ def test_what_the_parties_have_signed_is_taken_elsewhere_and_checked(
     assert sound.epsilon == pytest.approx(1.0, rel=1e-3)
     assert found({})["parties"] is True
     for name, fingerprint_ in parties.roster.parties.items():
-        assert any(name in who and fingerprint_[:16] in who for who in sound.words)
+        assert any(name in who and fingerprint_[:16] in who for who in sound.unverified)
     signed = [name for name in members if name.endswith("signed.json")]
     assert signed
     for how, forge in FORGED.items():
@@ -343,7 +343,7 @@ def test_what_the_parties_have_signed_is_taken_elsewhere_and_checked(
     holds = found({f"releases/{key}/{name}": data for name, data in other.files(key).items()})
     # What a secure sum opens to is the coordinator's word, and said to be.
     assert holds["parties"] is (config is SECURE)
-    assert any("messages open" in said for said in sound.words.values()) is (config is SECURE)
+    assert any("the sums follow" in said for said in sound.unverified.values()) is (config is SECURE)
 
 
 def test_one_refuses_and_all_get_back_what_they_reserved(parties: Federation) -> None:
@@ -845,7 +845,7 @@ def test_a_server_chooses_what_rows_are_seen_through_once_and_in_the_planned_for
     [
         (
             Ask.RESERVE,
-            r"no party was charged; what they have set aside for run ([0-9a-f]+) waits for it: ask again, .*",
+            r"no party was charged; their reservations for run ([0-9a-f]+) remain: .*",
         ),
         (Ask.RELEASE, r"what the parties' accounts were charged for run [0-9a-f]+ stands: run it again: what was .*"),
     ],
