@@ -39,7 +39,7 @@ def explained_run(config: TrainingConfig) -> Answer:
         for release in (*plan.counts[:1], *plan.projections[:1], *plan.models[:1])
     }
     lines = [f"{plan.system} under trust {plan.trust}"]
-    lines += [f"  - {reason}" for reason in plan.reasons or ("parts and parameters are those named, or defaults",)]
+    lines += [f"  - {reason}" for reason in plan.reasons or ("parts and parameters are named, or defaults",)]
     for kind, part in parts.items():
         parameters = ", ".join(f"{name}={_brief(value)}" for name, value in part.items() if name != "name")
         lines.append(f"  {kind} {part['name']}" + (f": {parameters}" if parameters else ""))
@@ -57,13 +57,13 @@ def explained_run(config: TrainingConfig) -> Answer:
 
 
 def _brief(value: object) -> str:
-    """Return a parameter's value, or of a long list how long it is."""
+    """Return a parameter's value, or the length of a long list."""
     text = str(value)
-    return text if len(text) <= _LONGEST_SHOWN or not isinstance(value, list | tuple) else f"({len(value)} of them)"
+    return text if len(text) <= _LONGEST_SHOWN or not isinstance(value, list | tuple) else f"({len(value)} values)"
 
 
 def expected_run(config: TrainingConfig) -> Answer:
-    """Return what a run asks of the budget and of this machine; nothing runs."""
+    """Return the budget, time and memory that a run needs; nothing runs."""
     from storage.columns.declarations import shown
     from tasks.datasets.registration import ensure_registered, find_dataset
     from tasks.release.expectation import expect_run
@@ -104,21 +104,22 @@ def _kept(streamed: float, people: bool) -> str:
 
 
 def _horizon(expected: Expectation) -> str:
-    """Return what all nights of a horizon cost."""
+    """Return the cost and the noise of a horizon."""
     return (
         f"night {expected.night} of {expected.nights}; the first night is charged for all nights: epsilon "
-        f"{expected.epsilon:g} at delta {rounded_up(expected.delta, 6):g}; later nights are free"
+        f"{expected.epsilon:g} at delta {rounded_up(expected.delta, 6):g}; later nights are free. The last running sum "
+        f"has {expected.noise:.2f} times the noise of one release of all rows"
     )
 
 
 def _span(least: float, most: float, digits: str) -> str:
-    """Return what depends on how many rows people have: from one row each to the limit each."""
+    """Return a range: from one row per person to the limit per person."""
     low, high = (f"{number:{digits}}" for number in (least, most))
     return low if low == high else f"{low} to {high}"
 
 
 def chosen(config: TrainingConfig) -> TrainingConfig:
-    """Return a configuration with the values that are best on the rows that ``--on`` names, and print what they are.
+    """Return a configuration with the best values on the rows of ``--on``, and print them.
 
     Without ``--on`` the configuration as it is.
     """
@@ -137,7 +138,7 @@ def chosen(config: TrainingConfig) -> TrainingConfig:
 
 
 def warn(prepared: Prepared) -> None:
-    """Print what a plan warns of."""
+    """Print a plan's warning."""
     from tasks.preparation.prepare import AwaitingPartition
 
     if not isinstance(prepared, AwaitingPartition) and prepared.plan.warning:

@@ -72,7 +72,7 @@ def results_table(results: Sequence[RunResult]) -> Table:
         )
         for result in results
     )
-    title = f"{results[0].dataset}: what each algorithm costs and gives"
+    title = f"{results[0].dataset}: cost and accuracy of each algorithm"
     shown = table(("algorithm", "trust", "proved", "claim", *numbers), rows, title=title, right=numbers)
     for column in shown.columns:
         # What is proved, claimed and measured on what is text, which may be broken.

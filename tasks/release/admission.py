@@ -406,9 +406,12 @@ def _require_private(
     for release in readers:
         if release.delta * most >= 1:
             cap = ledger.account(dataset.account).cap
+            expected = " (--expected-rows)" if release.charged_as else ""
             raise RefusedError(
-                f"delta {release.delta:g} is 1/n or more for a release of n = {most} rows and protects no "
-                f"row; choose --delta {tenth(1 / most if cap is None else min(cap.delta, 1 / most)):g}",
+                f"delta {release.delta:g} is 1/n or more for a release of n = {most} rows{expected} and protects no "
+                f"row; choose --delta {tenth(1 / most if cap is None else min(cap.delta, 1 / most)):g}"
+                + " or a smaller --expected-rows"
+                * bool(release.charged_as),
                 value=release.delta,
                 bound=1 / most,
                 way_out="--delta",

@@ -84,6 +84,8 @@ class Expectation:
         The charge of the run; None where it is free.
     night, nights : int
         Which night of how many; 0 without a horizon. The first is charged for all.
+    noise : float
+        Noise of a horizon's last running sum, as a multiple of that of one release of all rows; 0 without a horizon.
     measured_by : str
         What measuring by group costs; empty where nothing is measured so.
     """
@@ -112,6 +114,7 @@ class Expectation:
     price: Price | None = None
     night: int = 0
     nights: int = 0
+    noise: float = 0.0
     measured_by: str = ""
 
 
@@ -186,6 +189,7 @@ def expect(
         price=price,
         night=nights[-1].stream.night if nights else 0,
         nights=nights[-1].stream.nights if nights else 0,
+        noise=nights[-1].stream.factor.error_of(nights[-1].stream.nights) if nights else 0.0,
         measured_by=plan.measured_by,
     )
 

@@ -63,6 +63,7 @@ def require_feasible(config: TrainingConfig) -> Prepared:
         said = left.said
         if account.cap is not None and left.delta > account.cap.delta:
             said += f", which is above the cap's: choose --delta {tenth(account.cap.delta):g}"
+        said += f"; epsilon {prepared.config.epsilon:g} does not fit"
         raise refusal.leaving(said, left.epsilon) from None
     return prepared
 

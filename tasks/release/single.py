@@ -205,7 +205,8 @@ def require_affordable(plan: _Stated, at: Callable[[float], _Stated]) -> None:
     except OverspendError as refusal:
         largest = largest_that_fits(fits, plan.epsilon)
         left = OneMore(epsilon=largest, delta=plan.delta, run=f"one more release of {plan.label}")
-        raise refusal.leaving(left.said, left.epsilon) from None
+        said = f"{left.said}; epsilon {plan.epsilon:g} does not fit"
+        raise refusal.leaving(said, left.epsilon) from None
 
 
 def plan_single(

@@ -84,7 +84,7 @@ def _unfit(records: ModelRecords, version: VersionRecord) -> str | None:
     if version.facts["proved"] == "none":
         return f"nothing is proved of {algorithm} here; unitball algorithms names what is"
     if not records.audits(algorithm):
-        return f"{algorithm} was not audited; prefect deployment run privacy-audit/audit does, at no charge"
+        return f"{algorithm} was not audited; run the audit, which is free: prefect deployment run privacy-audit/audit"
     if not open_catalog().registrations(dataset):
         return f"this root does not know the data set {dataset!r}, so that it is unknown whether its cap holds"
     if not open_ledger().status(open_catalog().account_of(dataset).name).admitted:

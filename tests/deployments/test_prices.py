@@ -90,6 +90,8 @@ def test_commands_without_epsilon_stop_at_the_price(commands: CommandLine, tmp_p
     assert spent() <= priced(agreed.err)
     again = commands("describe", "clinic")
     assert again.code == 0, "a release that is stored costs nothing and asks nothing"
+    assert commands("budget", "clinic", "--raise-epsilon-cap", 0.25, "--reason", "less").code == 0
+    commands(*TRAIN).refused(3, "epsilon up to 0.", "epsilon 1 does not fit", "account from epsilon")
 
 
 def test_measuring_a_finished_model_is_a_charge_of_its_own(called: CommandLine, tmp_path: Path) -> None:

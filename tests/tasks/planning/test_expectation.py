@@ -214,6 +214,7 @@ def test_a_night_is_told_and_nothing_is_recorded_of_it() -> None:
     config: dict[str, Any] = {"trainer": "class-means", "trust": "central"}
     first = expected(**config, horizon=3)
     assert (first.night, first.nights, first.epsilon, first.charged, first.stored) == (1, 3, 1.0, 0, 0)
+    assert 1.0 < first.noise < expected(**config, horizon=365).noise, "of the last running sum, as --explain has it"
     assert 0 < first.read_bytes < 10**6, "of the rows that arrived, not of all that a horizon expects"
     # Of a horizon that had begun no other could be asked for.
     assert expected(**config, horizon=4).nights == 4
