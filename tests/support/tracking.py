@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 from storage.refs import DatasetRef, Visibility
-from tasks.runtime.plots import Curve, Matrix, draw_measured
-from tasks.tracking import descriptions, reporting
-from tasks.tracking.effect_figure import draw_effects
-from tasks.tracking.effects import Effects
+from tasks.tracking import descriptions, reductions, reporting
 from tasks.tracking.runs import tracking_client, view_path
 
 
@@ -21,35 +19,36 @@ from tasks.tracking.runs import tracking_client, view_path
 def figures_remembered() -> Iterator[None]:
     """Let runs have a figure of their kind that was drawn before: a quarter of a flow's time is two figures.
 
-    Of a kind are figures of so many classes, curves and cells, measured on the same, and all of one function's of
+    Of a kind are figures of so many classes, curves, cells, groups, rates and components, and all of one function's of
     descriptions. Tests of what is drawn draw.
     """
-    honest, kept = draw_measured, dict[object, bytes]()
-    of_effects = draw_effects
+    kept = dict[object, bytes]()
 
-    def drawn(classes: Sequence[str], confusion: Matrix, roc: Sequence[Curve], measured_on: str) -> bytes:
-        kind = (len(classes), len(confusion), len(roc), measured_on)
-        if kind not in kept:
-            kept[kind] = honest(classes, confusion, roc, measured_on)
-        return kept[kind]
+    def remembered(draw: Callable[..., bytes], kind: Callable[..., object]) -> Callable[..., bytes]:
+        def drawn(*given: Any) -> bytes:
+            key = draw, kind(*given)
+            if key not in kept:
+                kept[key] = draw(*given)
+            return kept[key]
 
-    def effects_drawn(found: Effects) -> bytes:
-        kind = (found.scores, found.counted, len(found.columns))
-        if kind not in kept:
-            kept[kind] = of_effects(found)
-        return kept[kind]
+        return drawn
 
     of_description = descriptions._figures
 
-    def description_drawn(found: Any, draw: Callable[[Any], bytes]) -> dict[str, bytes]:
-        if draw not in kept:
-            kept[draw] = of_description(found, draw)[descriptions.FIGURE]
-        return {descriptions.FIGURE: kept[draw]}
+    def described(found: Any, draw: Callable[[Any], bytes]) -> dict[str, bytes]:
+        return of_description(found, remembered(draw, lambda found: None))
 
+    kinds: list[tuple[ModuleType, str, Callable[..., object]]] = [
+        (reporting, "draw_measured", lambda classes, confusion, roc, on: (len(classes), len(confusion), len(roc), on)),
+        (reporting, "draw_effects", lambda found: (found.scores, found.counted, len(found.columns))),
+        (reporting, "draw_groups", lambda column, groups, rates, on: (len(groups), len(rates), on)),
+        (reporting, "draw_group_curves", lambda column, curves, whole, on: (len(curves), len(whole), on)),
+        (reductions, "draw_components", lambda read: (read.made.dimension, read.scores is None)),
+    ]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(descriptions, "_figures", description_drawn)
-        patch.setattr(reporting, "draw_measured", drawn)
-        patch.setattr(reporting, "draw_effects", effects_drawn)
+        patch.setattr(descriptions, "_figures", described)
+        for module, name, kind in kinds:
+            patch.setattr(module, name, remembered(getattr(module, name), kind))
         yield
 
 

@@ -36,7 +36,6 @@ from tasks.runtime.progress import listen
 from tasks.runtime.settings import isolated_root
 from tasks.tracking.results import Chained
 from tests.support.command_line import CommandLine
-from tests.support.nights import by_night
 from tests.support.noise import differing_each_time
 from tests.support.stating import stating
 
@@ -66,19 +65,18 @@ def assert_nothing_differs(name: str, options: AuditOptions) -> ChainReport:
     return reports[0]
 
 
-@pytest.mark.parametrize("neighbours", by_night(list(Neighbours)[:2], {Neighbours.REPLACE_SPECIAL}))
+@pytest.mark.nightly
+@pytest.mark.parametrize("neighbours", list(Neighbours)[:2])
 def test_nothing_beside_the_releases_of_a_sound_system_differs(neighbours: Neighbours, root: Path) -> None:
     """Two runs a world show every field without noise; what is measured with noise is for the nightly test."""
     report = assert_nothing_differs("noisy-gd", AuditOptions(trials=2, neighbours=neighbours, confidence=1 - 1e-9))
     assert report.fields > 400
-    assert os.environ["UNITBALL_ROOT"] == str(root)
-    assert not root.exists(), "the user's root is not touched"
 
 
 def test_nothing_beside_the_releases_of_a_run_that_counts_columns_differs(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a table that is large enough; the map is of columns, and traces name it by its role."""
+    """By day of a large table alone: its map is of columns, and traces name it by its role."""
     seen: set[str] = set()
 
     def noted(*given: Any) -> Any:
@@ -87,7 +85,10 @@ def test_nothing_beside_the_releases_of_a_run_that_counts_columns_differs(
         return observed, proved
 
     monkeypatch.setattr("tasks.auditing.chain.run_once", noted)
-    assert_nothing_differs("unitball", AuditOptions(trials=2, confidence=1 - 1e-9))
+    report = assert_nothing_differs("unitball", AuditOptions(trials=2, confidence=1 - 1e-9))
+    assert report.fields > 400
+    assert os.environ["UNITBALL_ROOT"] == str(root)
+    assert not root.exists(), "the user's root is not touched"
     assert any(name.endswith("arrays.npz tables") for name in seen), sorted(seen)
 
 
@@ -103,7 +104,13 @@ def lines_of_progress(config: TrainingConfig, tables: Tables) -> list[tuple[str,
     return heard
 
 
-@pytest.mark.parametrize("public", [{}, {"features": "random-fourier", "parameters": {"features.frequencies": 3}}])
+@pytest.mark.parametrize(
+    "public",
+    [
+        pytest.param({}, marks=pytest.mark.nightly),
+        {"features": "random-fourier", "parameters": {"features.frequencies": 3}},
+    ],
+)
 def test_no_line_of_progress_says_how_many_rows_a_person_has(public: dict[str, Any], root: Path) -> None:
     """A person with 50 rows against one with 1, and the mutant: a line that counts the rows that pass."""
     pair = synthetic_tables(Neighbours.REPLACE_ONE, "person")

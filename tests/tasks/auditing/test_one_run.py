@@ -54,13 +54,13 @@ def test_people_are_canaries(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of up to 50 rows each; where a row weighs as much as a person, a person weighs as many rows."""
     options = AuditOptions(epsilon=4.0, confidence=1 - 1e-9)
     for name in ("noisy-gd", "sufficient-statistics"):
-        assert audit_in_one_run(name, options, canaries=200, rows_per_person=50).verdict is Verdict.CONSISTENT
+        assert audit_in_one_run(name, options, canaries=100, rows_per_person=50).verdict is Verdict.CONSISTENT
     with pytest.raises(ParameterError, match="people"):
-        audit_in_one_run("wishart-svm", options, canaries=200, rows_per_person=50)
+        audit_in_one_run("wishart-svm", options, canaries=100, rows_per_person=50)
     forgotten = lambda shares, limit, *_: (np.ones(len(shares)), np.full(len(shares), float(limit)))  # noqa: E731
     monkeypatch.setattr(integer_sums, "row_weights", forgotten)
     report = audit_in_one_run(
-        "noisy-gd", AuditOptions(epsilon=1.0, confidence=1 - 1e-6), canaries=400, rows_per_person=50
+        "noisy-gd", AuditOptions(epsilon=0.3, confidence=1 - 1e-6), canaries=200, rows_per_person=50
     )
     assert report.verdict is Verdict.VIOLATES, report
 

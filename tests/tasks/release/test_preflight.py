@@ -20,6 +20,7 @@ from tasks.datasets.registration import ensure_registered, find_dataset, ingest
 from tasks.datasets.request import IngestRequest
 from tasks.planning.configuration import TrainingConfig
 from tasks.preparation import prepare as planning
+from tasks.release import preflight
 from tasks.release.preflight import largest_epsilon, require_feasible
 from tasks.runtime.settings import current_layout
 from tasks.runtime.stores import open_catalog
@@ -216,7 +217,7 @@ def test_what_the_account_cannot_pay_is_refused_and_what_is_paid_is_not(tmp_path
     ],
 )
 def test_the_epsilon_that_is_named_is_admitted_and_a_thousandth_more_is_not(
-    config: dict[str, Any], group: int, tmp_path: Path
+    config: dict[str, Any], group: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the unit of the run's own option, whatever the account protects and however other epsilons deal the rows."""
     ingest_private(tmp_path / "rows", count=400, epsilon_cap=2.0, group_size=group, allow_idealised=True)
@@ -227,6 +228,8 @@ def test_the_epsilon_that_is_named_is_admitted_and_a_thousandth_more_is_not(
     named = float(str(refused.value).split("of epsilon up to ")[1].split(" ")[0])
     assert named == refused.value.fits > 0.01
     check("clinic", **config, epsilon=named)
+    # What remains is not searched for again.
+    monkeypatch.setattr(preflight, "_largest", lambda config: named)
     with pytest.raises(OverspendError):
         check("clinic", **config, epsilon=1.001 * named)
 

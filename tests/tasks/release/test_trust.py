@@ -97,7 +97,8 @@ def test_a_toy_trust_model_trains(distributed: None, root: Path) -> None:
     assert manifest["setting"]["noise_factor"] == pytest.approx(np.sqrt(3))
     (charge,) = open_ledger().charges("iris")
     assert set(charge.plan.key_ids) == {"0", "1", "2"}
-    both = {trust: followed("iris", algorithm="noisy-gd", trust=trust, parties=3) for trust in ("central", "secagg")}
+    given: dict[str, Any] = {"algorithm": "noisy-gd", "parties": 3, "parameters": {"iterations": 4}}
+    both = {trust: followed("iris", trust=trust, **given) for trust in ("central", "secagg")}
     assert both["central"].epsilon_spent == pytest.approx(result.epsilon_spent)
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import logging
+import warnings
 from collections.abc import Mapping
 from io import BytesIO
 from typing import Any, cast
@@ -15,6 +15,7 @@ from matplotlib.image import imread
 
 from dpalgos.measured import SHARE, Metrics, Scale
 from storage.refs import DatasetRef
+from tasks.experiments.figures import draw_boundaries
 from tasks.planning.plans import RunIdentity
 from tasks.runtime import plots
 from tasks.runtime.plots import draw_measured
@@ -77,20 +78,18 @@ def test_many_classes_can_be_drawn(classes: int) -> None:
 NAMES = ("病院", "राज्य", "한국어", "$\\frac{", "a$b$c", "$x_", "😀", "עברית", "\ue123")
 
 
-def test_names_of_any_script_are_drawn_without_a_word_on_stderr() -> None:
+def test_names_of_any_script_are_drawn_without_a_word_on_stderr(
+    capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
     """A dollar once ended a run, or was taken for mathematics, of whose letters each was missed on stderr."""
-    program = (
-        "from tasks.runtime.plots import draw_measured, styled_figure\n"
-        "from tasks.experiments.figures import draw_boundaries\n"
-        "import numpy as np\n"
-        f"names = {NAMES!r}\n"
-        "counts = np.eye(len(names)).tolist()\n"
-        "assert draw_measured(names, counts, [[(0.0, 0.0), (1.0, 1.0)]] * len(names), names[0])\n"
-        "grid = (np.arange(3.0), np.arange(3.0))\n"
-        "draw_boundaries(np.zeros((2, 2)), np.array([0, 1]), grid, [], ' '.join(names))\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr, done.stdout) == (0, "", "")
+    counts, grid = np.eye(len(NAMES)).tolist(), (np.arange(3.0), np.arange(3.0))
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        assert draw_measured(NAMES, counts, [[(0.0, 0.0), (1.0, 1.0)]] * len(NAMES), NAMES[0])
+        draw_boundaries(np.zeros((2, 2)), np.array([0, 1]), grid, [], " ".join(NAMES))
+    assert [str(one.message) for one in warned] == []
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+    assert tuple(capfd.readouterr()) == ("", "")
 
 
 def test_a_letter_that_our_font_lacks_is_drawn_in_another(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -267,6 +267,7 @@ print(json.dumps([model.predict(raw).tolist(), list(map(str, generic.predict(raw
 """
 
 
+@pytest.mark.nightly
 def test_loads_in_a_fresh_process_without_pickle(tmp_path: Path) -> None:
     import mlflow.sklearn
 
