@@ -32,6 +32,7 @@ _WARNS = frozenset({"warn", "warning", "error", "info", "exception", "critical"}
 _ERROR = re.compile(r"(Error|Exception|Exit|Warning)$")
 _SENTENCES = "dpalgos/sentences.py"
 _WORD = re.compile(r"[A-Za-z]{2}")
+_LEAVES = (ast.Name, ast.Constant, ast.expr_context, ast.operator, ast.unaryop, ast.boolop, ast.cmpop)
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -39,7 +40,7 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef
 def templates() -> str:
     """Return the file's text as it follows from the code."""
     trees = {path: ast.parse(path.read_bytes()) for path in _sources()}
-    telling = _telling([node for tree in trees.values() for node in ast.walk(tree)])
+    telling = _telling([node for tree in trees.values() for node in _walk(tree)])
     sections = []
     for path, tree in trees.items():
         place = path.relative_to(REPOSITORY).as_posix()
@@ -51,6 +52,23 @@ def templates() -> str:
 
 def _sources() -> list[Path]:
     return sorted(path for package in PACKAGES for path in (REPOSITORY / package).rglob("*.py"))
+
+
+def _children(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes under a node, but for names, constants and operators: half of all, and nothing here is one."""
+    for field in node._fields:
+        value = getattr(node, field)
+        for one in value if isinstance(value, list) else (value,):
+            if isinstance(one, ast.AST) and not isinstance(one, _LEAVES):
+                yield one
+
+
+def _walk(node: ast.AST) -> Iterator[ast.AST]:
+    left = [node]
+    while left:
+        node = left.pop()
+        yield node
+        left += _children(node)
 
 
 def _name(node: ast.expr) -> str:
@@ -120,7 +138,7 @@ def _lines(tree: ast.Module, telling: frozenset[str], *, sentences: bool) -> Ite
             for key, value in zip(node.keys, node.values, strict=True):
                 if isinstance(key, ast.Constant):
                     keep("guarantee", str(key.value), value)
-        for child in ast.iter_child_nodes(node):
+        for child in _children(node):
             visit(child, where, inside)
 
     visit(tree, "", None)

@@ -60,6 +60,7 @@ def text_of(page: str) -> str:
     return (REPOSITORY / page).read_text("utf-8")
 
 
+@cache
 def docstrings(path: str) -> str:
     """Return all docstrings of a module, and its comments, which name proofs too."""
     text = text_of(path)
@@ -72,16 +73,22 @@ def docstrings(path: str) -> str:
     return "\n".join([*strings, *re.findall(r"^\s*#.*$", text, flags=re.M)])
 
 
+@cache
+def ends() -> frozenset[str]:
+    """Return the paths of all files, and all ends of them."""
+    return frozenset("/".join(one.split("/")[start:]) for one in tracked() for start in range(one.count("/") + 1))
+
+
 def missing_files(text: str) -> set[str]:
     """Return the files that a text names and that no folder holds, by their whole path or the end of it."""
-    ends = {"/".join(one.split("/")[start:]) for one in tracked() for start in range(one.count("/") + 1)}
     sources = {one for one in _FILE.findall(text) if one.endswith((".py", ".md", ".sh", ".ipynb")) or "/" in one}
-    return {one for one in sources if one not in ends and one.split("/")[0] in (*_TOP, one)}
+    return {one for one in sources if one not in ends() and one.split("/")[0] in (*_TOP, one)}
 
 
 _TOP = tuple({one.split("/")[0] for one in tracked() if "/" in one})
 
 
+@cache
 def is_there(dotted: str) -> bool:
     """Whether a dotted name can be imported, or looked up in what can."""
     parts = dotted.split(".")

@@ -13,7 +13,6 @@ import json
 import os
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -103,12 +102,15 @@ PROCESSORS = (
 
 @cache
 def _made() -> dict[str, Any]:
-    """Return what each processor makes that this one can be told to be, two at a time."""
-    there = [one for one in PROCESSORS if one.needs is None or _NUMPY.__cpu_features__.get(one.needs)]
-    with ThreadPoolExecutor(2) as pool:
-        children = pool.map(_of_child, there)
-        # Its golden releases are made again by tests of golden roots.
-        return {THIS: made_here(), **dict(zip((one.name for one in there), children, strict=True))}
+    """Return what each processor makes that this one can be told to be."""
+    here = made_here()
+    found = {THIS: here}
+    for one in PROCESSORS:
+        if one.needs is None or _NUMPY.__cpu_features__.get(one.needs):
+            # What this one is already it need not be told to be.
+            same = one.environment == tuple(("OPENBLAS_CORETYPE", name) for name in here["blas"])
+            found[one.name] = made_here(one.threads) if same else _of_child(one)
+    return found
 
 
 def _of_child(processor: Processor, *options: str) -> Any:
