@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import replace
-from typing import cast
+from types import SimpleNamespace
+from typing import Any, cast
 from unittest.mock import patch
 
 import numpy as np
@@ -355,9 +356,9 @@ def test_a_label_s_range_that_is_far_too_wide_is_cut_to_where_labels_are() -> No
             assert 0.5 < high <= most / 2.0
 
 
-def found_of(labels: Floats, reach: float, mu: float, runs: int) -> list[LabelRange]:
+def found_of(labels: Floats, reach: float, mu: float, runs: int, bins: int = 1024) -> list[LabelRange]:
     """Return what so many releases of counts say of labels of a declared range from −reach to reach."""
-    algorithm = ColumnHistograms(budget=GaussianMu(mu), bins=1024, label_range=(-reach, reach))
+    algorithm = ColumnHistograms(budget=GaussianMu(mu), bins=bins, label_range=(-reach, reach))
     setting, rows = Setting(sizes=(len(labels),), dimension=1, classes=1), np.zeros((len(labels), 1))
     found = []
     for seed in range(runs):
@@ -367,9 +368,9 @@ def found_of(labels: Floats, reach: float, mu: float, runs: int) -> list[LabelRa
     return found
 
 
-def ranges_of(labels: Floats, reach: float, mu: float, runs: int) -> list[tuple[float, float]]:
+def ranges_of(labels: Floats, reach: float, mu: float, runs: int, bins: int = 1024) -> list[tuple[float, float]]:
     """Return the ranges that they give."""
-    return [one.ends for one in found_of(labels, reach, mu, runs)]
+    return [one.ends for one in found_of(labels, reach, mu, runs, bins)]
 
 
 @pytest.mark.parametrize("mu", [0.03, 0.008])
@@ -380,7 +381,7 @@ def test_a_label_s_range_is_cut_by_a_fitted_distribution_where_noise_hides_its_t
     of the declared range.
     """
     labels = np.clip(np.random.default_rng(3).normal(0.0, 1.0, 2_000), -3.0, 3.0)
-    found = found_of(labels, 100.0, mu, 6)
+    found = found_of(labels, 100.0, mu, 6, 256)
     good = [one for one in found if -20.0 <= one.ends[0] < -1.0 and 1.0 < one.ends[1] <= 20.0]
     assert len(good) >= (5 if mu == 0.03 else 3)
     for one in good:
@@ -389,7 +390,7 @@ def test_a_label_s_range_is_cut_by_a_fitted_distribution_where_noise_hides_its_t
         assert 0.0 < bound < 40.0
         assert share == pytest.approx(1 / 3.29**2, abs=0.001)
     with patch.object(label_range_module, "_by_normal", lambda *_: None):
-        tails = ranges_of(labels, 100.0, mu, 6)
+        tails = ranges_of(labels, 100.0, mu, 6, 256)
     assert sum(high - low < 40.0 for low, high in tails) < len(good)
 
 
@@ -397,10 +398,55 @@ def test_a_label_s_range_stays_where_it_fits_or_labels_lie_apart() -> None:
     """A range that is four times too wide; labels mostly at one end, or of which 30 % lie apart and noise shows it."""
     random = np.random.default_rng(3)
     labels, mu = np.clip(random.normal(0.0, 1.0, 2_000), -3.0, 3.0), 0.03
-    assert sum(found == (-12.0, 12.0) for found in ranges_of(labels, 12.0, mu, 6)) >= 5
+    assert sum(found == (-12.0, 12.0) for found in ranges_of(labels, 12.0, mu, 6, 256)) >= 5
     ends = np.where(random.random(2_000) < 0.3, 0.0, 97.0) + random.normal(0.0, 1.0, 2_000)
-    assert sum(high - low > 90.0 for low, high in ranges_of(ends, 100.0, mu, 6)) >= 5
+    assert sum(high - low > 90.0 for low, high in ranges_of(ends, 100.0, mu, 6, 256)) >= 5
     with patch.object(label_range_module, "_apart", lambda *_: (0, 0.0)):
-        assert sum(high - low > 90.0 for low, high in ranges_of(ends, 100.0, mu, 6)) < 3
+        assert sum(high - low > 90.0 for low, high in ranges_of(ends, 100.0, mu, 6, 256)) < 3
     claims = np.where(random.random(2_000) < 0.9, -100.0, random.uniform(-100.0, 100.0, 2_000))
-    assert all(found == (-100.0, 100.0) for found in ranges_of(claims, 100.0, mu, 6))
+    assert all(found == (-100.0, 100.0) for found in ranges_of(claims, 100.0, mu, 6, 256))
+
+
+def sums_of_normal(deviation: float, rows: int, noise: float, bins: int = 128) -> Any:
+    """Return counts, with independent noise, whose sums are those of a normal label about the middle, without noise."""
+    below = scipy.special.ndtr((np.arange(1.0, bins + 1) - bins / 2.0) / deviation)
+    below[-1] = 1.0
+    given = {"bins": bins, "rows": rows, "covariance": noise**2 * np.eye(bins), "sums": rows * below[None]}
+    return SimpleNamespace(**given, layout=SimpleNamespace(label_range=(0.0, float(bins))))
+
+
+def test_a_label_s_range_is_too_wide_where_98_percent_of_the_weight_says_it() -> None:
+    """A deviation of a 30th of the range or more is none that is narrow; one below is, where noise lets it be seen."""
+    assert label_range_module._posterior(sums_of_normal(8.0, 10_000, 300.0)) is None
+    seen, unsure = sums_of_normal(2.83, 10_000, 300.0), sums_of_normal(2.83, 10_000, 2_500.0)
+    known = label_range_module._posterior(seen)
+    assert known is not None
+    assert known.deviations.max() < 128 / 30
+    assert label_range_module._posterior(unsure) is None
+    with patch.object(label_range_module, "_SURE", 0.5):
+        assert label_range_module._posterior(unsure) is not None, "more than half of the weight is on it"
+
+
+@pytest.mark.parametrize("deviation", [2.0, 4.0, 9.0])
+def test_a_label_s_range_loses_least_by_hand(deviation: float) -> None:
+    """L of the module's text, integrated: of labels three times as long, and a model's noise of 1/40 of the width."""
+    bins, counts = 256, sums_of_normal(deviation, 1_000, 300.0, 256)
+    best = counts.sums[0] / 1_000
+    known = label_range_module._Posterior(
+        np.array([128.0]), np.array([deviation]), np.ones(1), best, np.linalg.inv(counts.covariance)
+    )
+    places = np.linspace(-60.0, 60.0, 240_001)
+    density = np.exp(-((places / 3.0) ** 2) / 2.0) / (3.0 * np.sqrt(2.0 * np.pi)) * (places[1] - places[0])
+
+    def lost(first: float, last: float) -> float:
+        low, high = (first - 128.0) / deviation, (last - 128.0) / deviation
+        clipped = (places - np.clip(places, low, high)) ** 2
+        return float(clipped @ density) + ((last - first) / 40.0 / deviation) ** 2
+
+    halves = [4.0 * 2.0 ** (power / 2.0) for power in range(20)]
+    ends = [(np.floor(128.0 - half), np.ceil(128.0 + half)) for half in halves if 2.0 * half <= 0.3 * bins]
+    first, last = min([*ends, (0.0, 256.0)], key=lambda one: lost(*one))
+    with patch.object(label_range_module, "_posterior", lambda _: known):
+        found = label_range_module._by_normal(counts)
+    assert (first, last) == pytest.approx((0.0, 256.0) if found is None else found.ends, abs=1.0)
+    assert (found is None) == (deviation == 9.0)
