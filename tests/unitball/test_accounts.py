@@ -141,6 +141,14 @@ def test_without_epsilon_what_is_stored_is_free_and_the_rest_has_a_price() -> No
     assert len(charges()) == 1
 
 
+def test_an_account_in_memory_is_refused_in_another_process(root: Path) -> None:
+    (refused,) = Kernel({"given": {"root": ":memory:"}}, root=root).answers()
+    assert refused["kind"] == "BudgetError"
+    assert "n_jobs" in refused["error"]
+    assert charges() == []
+
+
+@pytest.mark.nightly
 def test_a_search_over_processes_charges_each_fit() -> None:
     unitball.open_account("clinic", epsilon=9.0, delta=1e-6)
     search = GridSearchCV(private(), {"parameters": [{"iterations": 5}]}, cv=2, n_jobs=2)
