@@ -329,11 +329,14 @@ class Catalog:
         """
         registrations = self.registrations(name)
         if not registrations:
-            known = ", ".join(one.name for one in self.datasets()) or "none"
-            raise InputError(
-                f"data set {name!r} does not exist (data sets: {known}); ingest it first", value=name, way_out="ingest"
-            )
+            raise self._unknown(name)
         return registrations[-1]
+
+    def _unknown(self, name: str) -> InputError:
+        known = ", ".join(one.name for one in self.datasets()) or "none"
+        return InputError(
+            f"data set {name!r} does not exist (data sets: {known}); ingest it first", value=name, way_out="ingest"
+        )
 
     def datasets(self) -> list[Registration]:
         """Return the newest registration of each name, sorted by name."""
@@ -359,9 +362,10 @@ class Catalog:
 
     def account_of(self, name: str) -> Account:
         """Return the account that the newest version of a name spends from."""
-        registration = self.get(name)
         with reading(self._database) as entries:
-            return get_account(entries, registration.account)
+            if registered := entries.find(Kind.DATASET, subject=name):
+                return get_account(entries, _registration(registered[-1]).account)
+        raise self._unknown(name)
 
 
 def _require_visibility(

@@ -112,9 +112,12 @@ def own_name(dataset: str) -> str:
     InputError
         If it holds no party's own file, or several parties'.
     """
-    reference = find_dataset(dataset)
-    parties = [name for name, _ in origins(current_layout(), reference)]
-    if len(parties) != 1 or not reference.private:
+    return _name_of(find_dataset(dataset))
+
+
+def _name_of(registered: DatasetRef) -> str:
+    parties, dataset = [name for name, _ in origins(current_layout(), registered)], registered.name
+    if len(parties) != 1 or not registered.private:
         raise InputError(
             f"data set {dataset} holds the private rows of {len(parties)} parties; a party serves only its own: "
             f"unitball party ingest {dataset} --party NAME=FILE"
@@ -139,7 +142,9 @@ class Party:
     """
 
     def __init__(self, dataset: str, roster: Roster) -> None:
-        self._dataset, self._roster, self.name = dataset, roster, own_name(dataset)
+        # Looked up once, since each request asks several times for what is public of it.
+        self._registered = find_dataset(dataset)
+        self._roster, self.name = roster, _name_of(self._registered)
         self._key = identity_key(root_secret(current_layout()))
         own = fingerprint(self._key.public_key())
         if roster.parties.get(self.name) != own:
@@ -168,13 +173,13 @@ class Party:
 
     def _describe(self, request: Request) -> Answer:
         body = self._description(request).written()
-        table = declared_table(current_layout(), find_dataset(self._dataset))
+        table = declared_table(current_layout(), self._registered)
         message = packed(identity_json(table).encode()) if table is not None else ""
         return self._signed(Purpose.DESCRIPTION, "", body, message=message)
 
     def _description(self, request: Request) -> Description:
-        reference = _normalised(self._dataset, request.config, counted=request.counted is not None)
-        table = declared_table(current_layout(), find_dataset(self._dataset))
+        reference = _normalised(self._registered, request.config, counted=request.counted is not None)
+        table = declared_table(current_layout(), self._registered)
         return Description(
             party=self.name,
             rows=reference.rows,
@@ -186,7 +191,7 @@ class Party:
             columns=reference.columns,
             normalisation=reference.normalisation,
             table=identity(table=table) if table is not None else "",
-            relation=relation_of(self._dataset),
+            relation=relation_of(self._registered.name),
             version=reference.version,
             person=reference.person,
             rows_per_person=reference.rows_per_person,
@@ -201,7 +206,7 @@ class Party:
             raise RefusedError("its rows differ from the request's description; start the run again")
         run = run_name(request.config, request.descriptions, request.counted)
         asked_for = request.config.model_dump_json()
-        return _derived(current_root(), self._dataset, self._number, asked_for, request.counted, descriptions, run)
+        return _derived(current_root(), self._registered, self._number, asked_for, request.counted, descriptions, run)
 
     # ── its account ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -384,7 +389,7 @@ class Party:
 @functools.lru_cache(maxsize=4)
 def _derived(
     root: Path,
-    dataset: str,
+    registered: DatasetRef,
     number: int,
     run_asked_for: str,
     counted: Counted | None,
@@ -401,12 +406,12 @@ def _derived(
     del root
     config = TrainingConfig.model_validate_json(run_asked_for)
     shared = federated_plan(config, descriptions, run, counted=counted)
-    reference = _normalised(dataset, config, counted=counted is not None)
+    reference = _normalised(registered, config, counted=counted is not None)
     if shared.features:
         for feature in shared.features:
             make_map(feature)
         reference = make_mapped(plan_mapping(reference, shared.features))
-    partitioning = TrainingConfig(dataset=dataset, test_fraction=test_fraction(config, descriptions))
+    partitioning = TrainingConfig(dataset=registered.name, test_fraction=test_fraction(config, descriptions))
     shards = make_partition(plan_partition(reference, partitioning))
     own = federated_plan(config, descriptions, run, (number, shards), counted)
     sizes = {shard.party: shard.rows for shard in shards.all}
@@ -417,13 +422,12 @@ def _derived(
     return _Run(run, shared, own, shards)
 
 
-def _normalised(dataset: str, config: TrainingConfig, *, counted: bool) -> DatasetRef:
+def _normalised(registered: DatasetRef, config: TrainingConfig, *, counted: bool) -> DatasetRef:
     require_carried(config)
-    registered = find_dataset(dataset)
     if counted:
         # Cells are counted as they were ingested.
         return registered
-    name = resolve_normalisation(config, default_normalisation(dataset), table=bool(registered.columns))
+    name = resolve_normalisation(config, default_normalisation(registered.name), table=bool(registered.columns))
     return make_normalised(plan_normalisation(registered, name))
 
 

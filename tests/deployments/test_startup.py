@@ -14,38 +14,35 @@ from tests.support.processes import clean_environment
 _SCIPY = tuple(f"scipy.{name}" for name in ("fft", "linalg", "optimize", "sparse", "spatial", "special", "stats"))
 _HEAVY = ("prefect", "mlflow", "sklearn", "scipy", "duckdb", "pandas", "matplotlib", *_SCIPY)
 _PROGRAM = f"""
-import sys
+import json, sys
 from deployments.cli import main
-try:
-    main(sys.argv[1:])
-finally:
-    found = [name for name in {_HEAVY!r} if name in sys.modules]
-    print("imported:", *found, file=sys.stderr)
+for arguments in json.loads(sys.argv[1]):
+    try:
+        main(arguments)
+    except SystemExit as ended:
+        found = [name for name in {_HEAVY!r} if name in sys.modules]
+        print("ended:", ended.code, *found, file=sys.stderr)
 """
 
 
 @pytest.mark.parametrize(
-    ("arguments", "allowed"),
+    ("commands", "allowed"),
     [
-        (["--help"], set()),
-        (["train", "--help"], set()),
-        (["ingest", "--help"], set()),
-        (["reproduce", "--help"], set()),
-        (["nonsense"], set()),
+        # One after another: what one has imported is there for those that follow.
+        ([["--help"], ["train", "--help"], ["ingest", "--help"], ["reproduce", "--help"], ["nonsense"]], set()),
         # SciPy's own module only: what is proved is computed without any of its functions.
-        (["algorithms"], {"scipy"}),
+        ([["algorithms"]], {"scipy"}),
     ],
+    ids=["help", "algorithms"],
 )
-def test_nothing_heavy_is_imported(arguments: list[str], allowed: set[str], tmp_path: Path) -> None:
+def test_nothing_heavy_is_imported(commands: list[list[str]], allowed: set[str], tmp_path: Path) -> None:
     environment = clean_environment(UNITBALL_ROOT=str(tmp_path / "root"))
-    done = subprocess.run(
-        [sys.executable, "-c", _PROGRAM, *arguments], capture_output=True, text=True, env=environment, cwd=tmp_path
-    )
-    assert done.returncode == (2 if arguments == ["nonsense"] else 0), done
-    last = done.stderr.splitlines()[-1]
-    assert last.startswith("imported:")
-    assert set(last.split()[1:]) <= allowed
-    if arguments != ["algorithms"]:
+    program = [sys.executable, "-c", _PROGRAM, json.dumps(commands)]
+    done = subprocess.run(program, capture_output=True, text=True, env=environment, cwd=tmp_path)
+    lines = [line.split() for line in done.stderr.splitlines() if line.startswith("ended:")]
+    assert [line[1] for line in lines] == ["2" if arguments == ["nonsense"] else "0" for arguments in commands], done
+    assert set(lines[-1][2:]) <= allowed
+    if ["algorithms"] not in commands:
         assert not (tmp_path / "root").exists(), "help makes no root"
 
 

@@ -50,7 +50,7 @@ def test_the_algorithms_in_use_are_audited(tracked_root: Path) -> None:
 
 def test_one_that_is_named_needs_no_model(tracked_root: Path) -> None:
     assert privacy_audit() == [], "nothing is in use"
-    (outcome,) = privacy_audit(AuditRequest(algorithm="noisy-gd", epsilon=0.5, **QUICK))
+    (outcome,) = privacy_audit(AuditRequest(algorithm="noisy-gd", epsilon=0.5, **{**QUICK, "canaries": 60}))
     assert outcome.outcome in ("consistent", "warning")
     assert outcome.mechanism.proved_epsilon == pytest.approx(0.5)
     assert outcome.mechanism.proved_mu is not None

@@ -103,12 +103,12 @@ def test_a_sweep_is_finished_once_and_tracked_under_one_parent(tracked_root: Pat
 
 
 def test_a_point_gives_what_a_training_run_gives(tracked_root: Path) -> None:
-    from flows.federated_training import train
+    from flows.federated_training import chain_inline
     from flows.sweep import run_sweep
 
     spec = SweepSpec.model_validate({**GRID, "grid": {"epsilon": [1.0], "seeds": [3]}})
     (outcome,) = run_sweep(spec).outcomes
-    alone = train(outcome.point.config)
+    alone = chain_inline(outcome.point.config).result
     assert outcome.result is not None
     assert (outcome.result.run_key, outcome.result.metrics, outcome.result.proved) == (
         alone.run_key,
