@@ -118,7 +118,7 @@ def _run(client: SyncPrefectClient, run: UUID) -> None:
         run_flow(answer_request, client.read_flow_run(run), return_type="state")
     except (ParameterBindError, ParameterTypeError, SignatureMismatchError) as error:
         _LOG.warning("the parameters of a run are not a request: %s", error)
-        propose_state_sync(client, Failed(message="its parameters are no request"), run)
+        propose_state_sync(client, Failed(message="its parameters are not a request"), run)
 
 
 def posting(seconds: float) -> Transport:

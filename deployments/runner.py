@@ -120,7 +120,7 @@ async def reap_orphaned_runs(
     dead = {run.id for run in found} - set(alive)
     for run in dead & set(suspects):
         await client.set_flow_run_state(
-            run, Crashed(message="The process of this run has ended without saying how."), force=True
+            run, Crashed(message="The process of this run ended without a final state."), force=True
         )
     return dead - set(suspects)
 
@@ -325,7 +325,7 @@ class Served:
                     raise
                 broken.append(BrokenSchedule(dataset, name, f"the Prefect server refuses it: {first_line(error)}"))
             except InputError as error:
-                broken.append(BrokenSchedule(dataset, name, f"{error}: call the schedule otherwise (--name)"))
+                broken.append(BrokenSchedule(dataset, name, f"{error}: give the schedule another name (--name)"))
         for one in broken:
             if one not in self._broken:
                 skip(one)

@@ -236,7 +236,7 @@ def run_sweep(
     """
     runner = task_runner(current_layout(), workers or spec.workers, dask)
     if dask is not None:
-        note_elsewhere("workers", f"what workers have charged for its points stands: {AGAIN}")
+        note_elsewhere("workers", f"the charges of its points remain: {AGAIN}")
     # The sweep counts and lists the points that fail; the engine's pages hold the details, and no console.
     logger = logging.getLogger("prefect.task_runs")
     before, logger.propagate = logger.propagate, False

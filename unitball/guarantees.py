@@ -6,17 +6,19 @@ from typing import ClassVar
 from tasks.tracking.results import Proved
 
 NOT_COVERED = (
-    "exact scores of these or other private rows, such as a search's scores of its folds, and what is chosen by them",
+    "exact scores of these or other private rows, such as a search's scores of its folds, and choices based on them",
     "other steps of a pipeline that learn from the rows (a scaler, a selection of features), which "
     "unitball.check_pipeline(…) names",
-    "anything else that is computed from the rows outside this estimator",
+    "other computations on the rows outside this estimator",
 )
 """What no guarantee of an estimator covers."""
-NOT_REMEMBERED = "no account remembers this fit: another fit of the same rows is not counted"
-DRAWN_ROWS = "the rows are among the synthetic rows of {}: this composes the releases that these are drawn from"
+NOT_REMEMBERED = "no account records this fit: another fit of the same rows is not counted"
+DRAWN_ROWS = (
+    "the rows are among the synthetic rows of {}: the guarantee composes the releases from which these are drawn"
+)
 IN_MEMORY_ALONE = (
-    "account {!r} is kept in the memory of this process, for tests: at its end the same rows have their whole budget "
-    "again"
+    "account {!r} exists only in the memory of this process, for tests: afterwards the same rows have their whole "
+    "budget again"
 )
 
 

@@ -295,7 +295,7 @@ def _drawn(drawn: ColumnContents, epsilon: float | None, account: str) -> Iterat
             "later runs have the rest"
         )
     if fallen := [name for name, ends in drawn.ranges.items() if ends is None]:
-        yield f"no range stands out of the noise for {', '.join(fallen)}: the schema has the fallback there; check it"
+        yield f"no range exceeds the noise for {', '.join(fallen)}: the schema has the fallback there; check it"
     if empty := [name for name, values in drawn.values.items() if not values]:
         yield f"no value is held by enough rows in {', '.join(empty)}: declare values, or omit the column"
     if drawn.full:
@@ -386,7 +386,7 @@ def _lines(report: SchemaReport) -> Iterator[str]:
         else:
             yield (
                 f"- column {name} is ignored and its values repeat: {values} in {rows} rows, up to {most} alike; if "
-                f"they name people, say type: person"
+                f"they name people, declare type: person"
             )
     counted = (
         "whose person counts, and which itself does not" if report.people else "that counts and contributes nothing"

@@ -83,10 +83,10 @@ def sweep(
         result = run_sweep(spec, workers=workers, dask=dask, agreed=agreed)
         experiment = report_sweep(spec, result, shlex.join(["unitball", "sweep", str(specification)]))
     done = len(result.outcomes) - len(result.failed)
-    counts = f"{done} done ({result.reused} of them before), {len(result.failed)} failed"
+    counts = f"{done} done ({result.reused} of them earlier), {len(result.failed)} failed"
     ending = "." if result.seconds is None else f", {result.seconds:.1f} s."
     for account in standing.charged_before():
-        ending += f" What a point of account {account} was charged for before cost nothing more."
+        ending += f" Points of account {account} that were charged before were free."
     return Answer(
         result.model_dump(mode="json"), [*_shown(experiment), counts + ending], typer.Exit(1) if result.failed else None
     )

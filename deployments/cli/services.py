@@ -50,7 +50,7 @@ def rotate() -> Answer:
 
     path = rotate_credentials(current_root())
     served = sorted(recorded_servers(current_root()).values())
-    again = [f"start again what serves {address}: it still accepts the old secret" for address in served]
+    again = [f"restart the server at {address}: it still accepts the old secret" for address in served]
     return Answer({"secret_file": str(path), "to_restart": served}, [f"new secret in {path}", *again])
 
 
@@ -519,4 +519,4 @@ def _cost(plan: PlanLine) -> str:
 
 def _restored(report: BudgetReport) -> Iterator[tuple[str, ...]]:
     for at in report["restored"]:
-        yield (at[:19], "restored ledger", "–", "–", "recorded as spent: what the back-up did not hold")
+        yield (at[:19], "restored ledger", "–", "–", "recorded as spent: the gap after the back-up")

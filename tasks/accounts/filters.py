@@ -103,8 +103,8 @@ class FilterStatus:
             held = status(sum_plans(history, terms, start, end), FilterCap(closed.epsilon, closed.delta))
             if not held.admitted:
                 broken = (
-                    "a raised cap opens a new filter, and earlier charges have spent the delta that is kept for it: "
-                    f"{held.reason}; a first run at a smaller delta would have left it"
+                    "a raised cap opens a new filter, and earlier charges have spent the delta reserved for it: "
+                    f"{held.reason}; a first run with a smaller delta would have left it"
                 )
         return cls(
             limit=FilterCap(

@@ -83,7 +83,7 @@ def _note(examined: Examined) -> str:
     lines = [
         f"**{examined.algorithm}**: {examined.outcome}.",
         f"ε ≥ {one.lower_bound:.4g} at δ = {one.delta:g}, confidence {one.confidence:.12g}; "
-        + (f"{status} ε = {stated:.4g}" if stated is not None else "nothing is stated")
+        + (f"{status} ε = {stated:.4g}" if stated is not None else "no guarantee is stated")
         + (f", μ = {one.proved_mu:.4g}." if one.proved_mu is not None else "."),
         *examined.reasons,
     ]

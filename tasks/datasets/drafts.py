@@ -174,7 +174,7 @@ def fill_draft(
     """
     text = output.read_text("utf-8")
     for name, limits in ranges.items():
-        comment = "" if limits else "no bin stood out of the noise: the declared fallback"
+        comment = "" if limits else "no bin exceeded the noise: the declared fallback"
         filled = entry([name], {"type": "numeric", "range": list(limits or fallback)}, comment)
         text = text.replace(entry([name], {"type": "numeric"}), filled)
     write_bytes(output, text.encode(), mode=0o644)

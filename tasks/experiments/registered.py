@@ -55,7 +55,7 @@ def _statement(guarantee: guarantees.Guarantee) -> str | None:
     if not guarantee.proved:
         return None
     kinds = dict.fromkeys(_WORDS[type(loss)] for loss in guarantee.losses)
-    return " and ".join(kinds or ["costs nothing"]) + f", {guarantee.numerics}"
+    return " and ".join(kinds or ["free"]) + f", {guarantee.numerics}"
 
 
 def _claimed(claim: guarantees.Claim | None) -> dict[str, str | None]:

@@ -312,14 +312,14 @@ class _Asking:
                     )
             before = [party for party, answer in answers.items() if answer.reason == CHARGED_BEFORE]
             if before:
-                self._progress(f"charged for this run before, at no further cost: {', '.join(before)}")
+                self._progress(f"already charged for this run, at no further cost: {', '.join(before)}")
         except (RefusedError, StorageError):
             self._ask(dict.fromkeys(self._roster.names, self.request(Ask.RETURN)))
             raise
 
     def commit(self) -> None:
         """Let all parties charge the run, and keep their signatures."""
-        note_elsewhere(_PARTIES, f"what the parties' accounts were charged for run {self.run} stands: {AGAIN}")
+        note_elsewhere(_PARTIES, f"the charges to the parties' accounts for run {self.run} remain: {AGAIN}")
         answers = self.ask_all(Ask.COMMIT)
         self._charges = tuple(self.require(answer, Purpose.CHARGE, self.run) for answer in answers.values())
 

@@ -163,7 +163,7 @@ class Party:
             return Answer(party=self.name, status=Status.REFUSED, reason=f"party {self.name} refuses: {refusal}")
         except Exception:
             _LOG.exception("a request to %s could not be answered", request.ask)
-            reason = f"party {self.name} cannot {request.ask}: its own log says why"
+            reason = f"party {self.name} cannot {request.ask}: see the party's log"
             return Answer(party=self.name, status=Status.FAILED, reason=reason)
 
     def _signed(self, purpose: Purpose, run: str, body: str, **more: str | Sent) -> Answer:

@@ -66,5 +66,5 @@ class WaitingTaskRunner(DaskTaskRunner):  # type: ignore[misc]  # it has no type
                 return
             if were and not are:
                 start = f"unitball dask worker {self.address}"
-                report_progress(WAITING, f"all workers have gone; the run goes on when one comes: {start}")
+                report_progress(WAITING, f"no worker is left; the run continues when one connects: {start}")
             were = are

@@ -90,7 +90,7 @@ def _crash(client: SyncPrefectClient, filter_: FlowRunFilter) -> int:
     count = 0
     while runs := client.read_flow_runs(flow_run_filter=filter_):
         for run in runs:
-            message = "The process of this run has died; found at the next start."
+            message = "The process of this run died; this was found at the next start."
             client.set_flow_run_state(run.id, Crashed(message=message), force=True)
         count += len(runs)
     return count

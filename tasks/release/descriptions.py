@@ -386,9 +386,9 @@ def _notes(scale: Scale) -> Iterator[str]:
         yield "the geometric mean is exp(mean of log(1 + x)) - 1, x the cell; below 0 the same of -x, with its sign"
         yield "the arithmetic mean's margin includes the width of the bins, which are wide where numbers are large"
     if scale.kind == "hashed":
-        yield "bins of hashed values, which have no names here"
+        yield "bins of hashed values, without names"
     if scale.missing is MissingRows.CONSTANT and scale.kind not in ("category", "hashed"):
-        yield "a missing cell lies in the middle of the range, or at the declared centre, and is not told apart"
+        yield "missing cells are counted in the middle of the range, or at the declared centre"
 
 
 def _said(number: float, measured: bool) -> float | None:

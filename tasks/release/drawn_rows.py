@@ -290,7 +290,8 @@ def redrawn(name: str) -> list[str]:
         if staged.version != reference.version:
             raise RefusedError(f"the rows of {name} differ from those drawn by its synthesis and seed {drawn['seed']}")
     return [
-        f"{releases} releases and {combinations} combinations: identities hold, and what the server made follows",
+        f"{releases} releases and {combinations} combinations: all identities hold, and the combinations follow from "
+        "the releases",
         f"{reference.rows} rows, drawn again with seed {drawn['seed']}: equal",
     ]
 

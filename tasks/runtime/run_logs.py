@@ -4,7 +4,7 @@ import logging
 
 _DONE = {
     "Finished in state Completed()": "done",
-    "Finished in state Cached(type=COMPLETED)": "was made before, and is taken from the cache",
+    "Finished in state Cached(type=COMPLETED)": "was made before and is read from the cache",
 }
 
 

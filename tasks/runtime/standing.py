@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 # For so long a charge that is being written may still tell how it ended: a local ledger takes milliseconds.
 _PATIENCE_SECONDS = 1.0
-AGAIN = "run it again: what was charged is not charged again"
+AGAIN = "run it again: nothing is charged twice"
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,7 +78,7 @@ def show_budget(dataset: DatasetRef, charged: dict[str, object]) -> None:
         charged = {**open_ledger().status(dataset.account).details, **charged}
         left = one_more_run(dataset.account)
         if left is not None:
-            lines.insert(0, {"what": f"left: {left.run} of", "value": left.amount})
+            lines.insert(0, {"what": f"remaining: {left.run} of", "value": left.amount})
         named = {
             "epsilon spent before": charged.get("spent_before"),
             "epsilon spent after": charged.get("spent_after"),

@@ -158,7 +158,7 @@ def _show_champion(
         else:
             client.set_registered_model_alias(name, CHAMPION, due)
     except MlflowException as error:
-        _LOG.warning("%s; it stays so: %s", wrong, refusal(error))
+        _LOG.warning("%s, and could not be corrected: %s", wrong, refusal(error))
     else:
         _LOG.warning("%s; the alias was %s", wrong, "removed" if due is None else "set again")
 

@@ -82,13 +82,13 @@ def _unfit(records: ModelRecords, version: VersionRecord) -> str | None:
     algorithm, dataset = version.facts["algorithm"], version.facts["dataset"]
     champion = next(reversed(records.champions(version.model)), None)
     if version.facts["proved"] == "none":
-        return f"nothing is proved of {algorithm} here; unitball algorithms names what is"
+        return f"{algorithm} has no proof here; unitball algorithms lists the proved ones"
     if not records.audits(algorithm):
         return f"{algorithm} was not audited; run the audit, which is free: prefect deployment run privacy-audit/audit"
     if not open_catalog().registrations(dataset):
-        return f"this root does not know the data set {dataset!r}, so that it is unknown whether its cap holds"
+        return f"this root does not know the data set {dataset!r}, so its cap cannot be checked"
     if not open_ledger().status(open_catalog().account_of(dataset).name).admitted:
-        return f"the account of {dataset} is above its cap; unitball budget {dataset} says by how much"
+        return f"the account of {dataset} is above its cap; unitball budget {dataset} shows by how much"
     if champion is None or champion == version:
         measured = {"accuracy", "r2"} & set(version.facts["metrics"])
         return None if measured else "it was not measured; train without --no-evaluation"

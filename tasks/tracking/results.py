@@ -75,16 +75,14 @@ class Proved(BaseModel, frozen=True):
         return self.statement() + ("" if self.mu is None else f", μ = {rounded_up(self.mu, 3):g}")
 
     def recognised(self) -> str:
-        """Return what the trade-off curve says of an attack that accuses 5 % of others wrongly."""
+        """Return the power, by the trade-off curve, of an attack with a false-positive rate of 5 %."""
         missed = next((missed for alarms, missed in self.trade_off if alarms == _FALSE_ALARMS), 0.0)
         most = rounded_up(100 * (1 - missed), 3)
-        guesser = (
-            f"An attacker who guesses whether a {self.unit} was there, and is wrong about {_FALSE_ALARMS:.0%} of those "
-            "that were not, "
-        )
+        tests = f"An attacker who tests whether a {self.unit} was in the data"
+        guesser = f"{tests}, with a false-positive rate of {_FALSE_ALARMS:.0%}, "
         if most >= 100:
-            return f"{guesser}may recognise all of those that were: so large an ε does not bound it."
-        return f"{guesser}recognises at most {most:g} % of those that were."
+            return f"{guesser}can have a true-positive rate of 100 %: this ε is too large to bound it."
+        return f"{guesser}has a true-positive rate of at most {most:g} %."
 
 
 class RunResult(Evaluation, frozen=True):
@@ -397,7 +395,7 @@ def about_bound(result: RunResult) -> str:
         return f"Errors are counted up to B = {bound:,.6g}, the width of the declared range."
     return (
         f"In the mean absolute error, in RMSE and in both parts of R², errors are counted up to B = {bound:,.6g}: the "
-        "95 % quantile less the 5 % quantile of the label, by released counts."
+        "95 % quantile minus the 5 % quantile of the label, by released counts."
     )
 
 
@@ -422,7 +420,7 @@ def about_people(result: RunResult) -> str:
 
 
 def guessing(results: Sequence[RunResult]) -> list[str]:
-    """Return a sentence on how often guessing the most frequent class is right, by what each run has measured of it."""
+    """Return a sentence on the accuracy of guessing the most frequent class, as measured by each run."""
     measured = [one for one in results if "majority_rate" in one.metrics]
     known = {shown_metric(one, "majority_rate") for one in measured if one.metrics.is_known("majority_rate")}
     if known:
@@ -430,7 +428,7 @@ def guessing(results: Sequence[RunResult]) -> list[str]:
             f"Guessing the most frequent class gives an accuracy{by_person(measured[0])} of {_either(sorted(known))}."
         ]
     unknown = {at_this_budget(one) for one in measured}
-    return [f"How often guessing the most frequent class is right {NOT_MEASURED} {one}." for one in sorted(unknown)[:1]]
+    return [f"The accuracy of guessing the most frequent class {NOT_MEASURED} {one}." for one in sorted(unknown)[:1]]
 
 
 def no_better(result: RunResult) -> list[str]:
@@ -456,10 +454,9 @@ def no_better(result: RunResult) -> list[str]:
         if all(_at_least(result, name) <= guess + 1e-9 for name, guess in known.items()):
             several = result.identity.dataset.unit.several
             return [
-                "Warning: the confusion matrix does not show that the model is better than guessing. Neither its "
-                "accuracy exceeds that of the most frequent class, nor its balanced accuracy "
-                f"{guesses['balanced_accuracy']:.2g}, by more than the noise and the sampling of the {several} "
-                "explain."
+                "Warning: the confusion matrix does not show that the model is better than guessing. Within the noise "
+                f"and the sampling of the {several}, its accuracy does not exceed that of the most frequent class, and "
+                f"its balanced accuracy does not exceed {guesses['balanced_accuracy']:.2g}."
             ]
     return []
 
@@ -564,7 +561,7 @@ def by_class(result: RunResult, most: int) -> list[str]:
     metrics = result.metrics
     of_class = zip(class_names(result.classes), result.classes, strict=False)
     names = {name: shown for name, shown in of_class if f"recall_{name}" in metrics}
-    more = [f"{len(names) - most} more with the run in MLflow"] if len(names) > most else []
+    more = [f"{len(names) - most} more in MLflow"] if len(names) > most else []
     names = dict(list(names.items())[:most])
     known = [name for name in names if result.metrics.is_known(f"recall_{name}")]
     unknown = [f"`{shown}`" for name, shown in names.items() if name not in known]
@@ -609,7 +606,7 @@ def _what_stands_out(result: RunResult, many: ManyClasses) -> list[str]:
     else:
         confused = f"No confusion of two classes can be told from none: each of {pairs} has at most {counted}."
     if many.noisy and named:
-        confused += " These margins are of the noise, and hold for all pairs at once and so for the largest."
+        confused += " These margins cover the noise alone. They hold for all pairs at once, including the largest."
 
     def listed(of: Sequence[RecallOf]) -> str:
         return "; ".join(f"{one.name} {shown(one.recall, one.low, one.high, '.3f')}" for one in of)

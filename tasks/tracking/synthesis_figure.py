@@ -41,7 +41,7 @@ def draw_columns(found: Sequence[NamedTable]) -> bytes:
         for axes in panels[len(shown) :]:
             axes.set_axis_off()
         panels[0].legend(fontsize="x-small")
-        which = f" (the {len(shown)} farthest apart of {len(found)})" if len(shown) < len(found) else ""
+        which = f" (the {len(shown)} with the largest distance of {len(found)})" if len(shown) < len(found) else ""
         figure.suptitle(f"shares of the rows in each column{which}", fontsize="medium")
         return png_of(figure, 110)
 

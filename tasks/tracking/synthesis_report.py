@@ -18,16 +18,16 @@ _MOST_LINES = 10
 NOT_GOOD_FOR = (
     "Rare combinations: a cell that holds fewer rows than its noise is drawn as if its columns were independent.",
     "Effects of three or more columns together: the tree holds pairs, given the class.",
-    "Tests of significance and standard errors: they take drawn rows for a sample, and leave out the noise of the "
+    "Tests of significance and standard errors: they treat synthetic rows as a sample and ignore the noise of the "
     "releases.",
-    "Numbers within a bin: they are spread evenly.",
-    "People: each drawn row is one record.",
+    "Numbers within a bin: they are drawn uniformly.",
+    "People: each synthetic row is one record.",
 )
-"""What drawn rows are no basis for."""
+"""The limits of synthetic rows, as a report lists them."""
 
 
 def synthesis_report(plan: SynthesisPlan, found: SyntheticRows, held: Fidelity) -> RunReport:
-    """Return a synthesis as MLflow shows it: its lineage, tables, figures, and what the rows cannot do.
+    """Return a synthesis as MLflow shows it: its lineage, tables, figures and limits.
 
     Parameters
     ----------
@@ -74,21 +74,21 @@ def report_page(plan: SynthesisPlan, found: SyntheticRows, held: Fidelity) -> st
     """Return the report of a synthesis as Markdown."""
     by_tables = {
         "columns": "Each column alone, and the label, by the one-way counts",
-        "tables": "Each column by its parent or the class: the tables that rows are drawn by",
-        "pairs": "All counted pairs, in few groups: the tables that the tree was chosen by",
+        "tables": "Each column by its parent or the class: the tables from which rows are drawn",
+        "pairs": "All counted pairs, in few groups: the tables from which the tree was chosen",
     }
     lines = [
         f"### {found.rows} synthetic rows of {found.dataset}",
         f"The rows rest on {len(found.rests_on)} releases of ε = {found.epsilon:g} at δ = {found.delta:g} per "
         f"{found.unit}, charged to account {found.account}. They counted {found.counted} {plan.dataset.unit.several}.",
         found.reason,
-        "### What drawn rows are not good for",
+        "### Limits of synthetic rows",
         "\n".join(f"- {one}" for one in NOT_GOOD_FOR),
-        "### Drawn and released tables",
-        "Distance: total variation between drawn and released shares. Noise alone makes about the distance in the next "
-        "column. Outside: cells whose 95 % margin does not hold the drawn share; 1 in 20 by chance, if drawn rows had "
-        "the shares of the counted rows. `columns.png` and `tables.png` show the tables, `tables.json` has all "
-        "numbers.",
+        "### Synthetic and released tables",
+        "Distance: total variation between synthetic and released shares. The column `by noise` has the distance that "
+        "noise alone causes on average. Outside: cells whose synthetic share is outside the 95 % margin. If synthetic "
+        "rows had the shares of the counted rows, 1 cell in 20 would be. `columns.png` and `tables.png` show the "
+        "tables, `tables.json` has all numbers.",
         _ruled(
             ["tables", "number", "distance, mean", "by noise, mean", "cells outside"],
             [
@@ -108,8 +108,8 @@ def report_page(plan: SynthesisPlan, found: SyntheticRows, held: Fidelity) -> st
     if held.pairs:
         beyond = sorted(held.pairs, key=lambda one: one.table.by_noise - one.table.distance)[:_MOST_LINES]
         lines += [
-            f"### The {len(beyond)} pairs that drawn rows follow least",
-            "Do not read these pairs from drawn rows where the distance exceeds that of noise.",
+            f"### The {len(beyond)} pairs with the largest deviation",
+            "Do not use synthetic rows for these pairs where the distance exceeds that of noise.",
             _ruled(
                 ["pair", "in the tree", "distance", "by noise", "cells outside"],
                 [
@@ -133,7 +133,7 @@ def _in_tree(found: SyntheticRows, pair: NamedTable) -> bool:
 
 
 def _column_lines(found: SyntheticRows, held: Fidelity) -> tuple[list[str], list[list[str]]]:
-    """Return a line per column: by what it is drawn, and how far its shares are from the released ones."""
+    """Return a line per column: its parent, and the distance of its shares from the released ones."""
     lines = []
     for one in held.columns:
         (name,) = one.columns
@@ -149,7 +149,15 @@ def _column_lines(found: SyntheticRows, held: Fidelity) -> tuple[list[str], list
                 in_digits(one.table.drawn[farthest], 3),
             ]
         )
-    headings = ["column", "drawn given", "distance", "by noise", "cell farthest apart", "released", "drawn"]
+    headings = [
+        "column",
+        "drawn given",
+        "distance",
+        "by noise",
+        "largest difference in",
+        "released",
+        "synthetic",
+    ]
     return headings, lines
 
 

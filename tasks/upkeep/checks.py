@@ -55,9 +55,9 @@ def sweep_everything(layout: Layout) -> list[str]:
     if versions := sweep_unregistered(layout, catalog):
         done.append(f"removed {versions} copies of rows that were never registered")
     if kept := remove_kept(layout, -math.inf):
-        done.append(f"removed {kept} files of mapped rows that no stored version has or that cannot be read")
+        done.append(f"removed {kept} files of mapped rows that are unreadable or have no stored version")
     if objects := remove_orphans(layout):
-        done.append(f"removed {objects} objects of rows that no stored version names")
+        done.append(f"removed {objects} objects of rows without a stored version")
     if damaged := open_releases().remove_damaged():
         done.append(
             f"removed {len(damaged)} damaged releases: a run that needs one makes it again, with the same noise and no "
@@ -66,7 +66,7 @@ def sweep_everything(layout: Layout) -> list[str]:
     with reading(open_ledger_database()) as entries:
         missing = missing_material(layout, entries, shared=ledger_url() is not None)
     for version in filter(partial(remake_fingerprints, layout), missing):
-        done.append(f"made the fingerprints of version {version} again from its rows")
+        done.append(f"rebuilt the fingerprints of version {version} from its rows")
         if "schema" in (declared_table(layout, dataset_ref(layout, version)) or {}):
             # Those of a table's rows come back up to rounding; of all others, to the bit that is on record.
             with writing(open_ledger_database(guarded=False)) as entries:
@@ -155,7 +155,7 @@ def _permissions(layout: Layout) -> _Problems:
     for path in (layout.root, layout.ledger, layout.private, layout.root_secret, *secrets):
         mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else 0
         if mode & 0o077:
-            yield f"{path} has mode {mode:04o}: others than its owner can reach it", f"chmod go-rwx {path}"
+            yield f"{path} has mode {mode:04o}: users other than its owner can access it", f"chmod go-rwx {path}"
 
 
 def _keys(layout: Layout) -> _Problems:
@@ -196,8 +196,9 @@ def _data_sets(layout: Layout) -> _Problems:
     for folder in sorted(layout.datasets.glob("[!.]*")):
         if lost := lost_history(layout, folder.name):
             yield (
-                f"version {folder.name} has lost {' and '.join(lost)}, by which the next version knows people and rows",
-                "restore it from a back-up: ingesting its file again does not make it again",
+                f"version {folder.name} has lost {' and '.join(lost)}, which the next version needs to "
+                "recognise people and rows",
+                "restore it from a back-up: ingesting its file again does not rebuild it",
             )
         elif not is_complete(layout, folder.name):
             yield f"version {folder.name} is damaged", "restore it from a back-up, or ingest its file again"
@@ -212,7 +213,7 @@ def _models(layout: Layout) -> _Problems:
         name = f"{model.name}/{model.version}"
         yield (
             f"{name} in MLflow is not on record here and is not loaded",
-            f"unitball model record {name} --digest …, where you know it; else delete it in MLflow",
+            f"unitball model record {name} --digest …, if you know the digest; otherwise delete it in MLflow",
         )
     for name, place in foreign_experiments(layout.root):
         yield (
@@ -222,10 +223,10 @@ def _models(layout: Layout) -> _Problems:
     for model, file in without_file(layout.root):
         yield (
             f"{model.name}/{model.version} has no file at {file}",
-            f"put {layout.artifacts} back from a back-up, or delete that version in MLflow",
+            f"restore {layout.artifacts} from a back-up, or delete that version in MLflow",
         )
     for name, difference in misshown_champions(layout.root):
-        yield difference, f"unitball model show {name}@champion, which mends the alias"
+        yield difference, f"unitball model show {name}@champion, which corrects the alias"
 
 
 def _schedules(layout: Layout) -> _Problems:
@@ -233,9 +234,8 @@ def _schedules(layout: Layout) -> _Problems:
     for broken in schedules.problems():
         called = f"unitball schedule {broken.dataset} --name {broken.name}"
         yield (
-            f"the schedule {schedules.full_name(broken.dataset, broken.name)} is not served as it stands: "
-            f"{broken.problem}",
-            f"{called} …, anew; or {called} --remove",
+            f"the schedule {schedules.full_name(broken.dataset, broken.name)} cannot be served: {broken.problem}",
+            f"{called} … to create it again, or {called} --remove",
         )
 
 
@@ -254,7 +254,7 @@ def _settings(layout: Layout) -> _Problems:
 def _orphans(layout: Layout) -> _Problems:
     unfinished = sum(1 for path in layout.root.rglob(f"{PREFIX}*") if not path.parent.name.startswith(PREFIX))
     if unfinished:
-        yield f"{unfinished} unfinished files or folders, perhaps of processes that run", "unitball doctor --clean"
+        yield f"{unfinished} unfinished files or folders, possibly of running processes", "unitball doctor --clean"
     if unregistered := unregistered_versions(layout):
         yield f"{len(unregistered)} copies of rows that were never registered", "unitball doctor --clean"
 
@@ -262,7 +262,10 @@ def _orphans(layout: Layout) -> _Problems:
 def _versions(layout: Layout) -> _Problems:
     # Opening them refuses what a newer Unitball wrote.
     if not layout.marker.exists():
-        yield f"{layout.root} is no root of Unitball", "name one with --root, or begin one by any command that writes"
+        yield (
+            f"{layout.root} is not a root of Unitball",
+            "give one with --root, or create one with any command that writes",
+        )
     else:
         layout.prepare()
         if layout.ledger.exists() or ledger_url() is not None:
@@ -272,7 +275,7 @@ def _versions(layout: Layout) -> _Problems:
 def _free_disk(layout: Layout) -> _Problems:
     free = shutil.disk_usage(layout.root).free
     if free < _FREE_BYTES:
-        yield f"{free / 1e6:.0f} MB are free where {layout.root} lies", "free some space: charges need it"
+        yield f"only {free / 1e6:.0f} MB are free at {layout.root}", "free some space: charges need it"
 
 
 # Whether it looks at the ledger, so that there is nothing to look at without one.

@@ -445,7 +445,7 @@ def test_what_stands_is_said_before_the_process_ends(
     else:
         assert before == 1
         assert "; charged: 1 release to account clinic-2026, which has now spent epsilon 0.49" in line
-        assert line.endswith(" of 3 (0 before): run it again: what was charged is not charged again\n")
+        assert line.endswith(" of 3 (0 before): run it again: nothing is charged twice\n")
         assert again.err == f"{note}\n"
     assert "charged before" in commands(*describe).out
 

@@ -445,7 +445,7 @@ def test_a_copy_of_peoples_rows_is_refused(
     kept = current_layout().dataset(ref.version) / FINGERPRINTS
     before = kept.stat().st_size
     kept.unlink()
-    assert any("made the fingerprints" in done for done in sweep_everything(current_layout()))
+    assert any("rebuilt the fingerprints" in done for done in sweep_everything(current_layout()))
     assert kept.stat().st_size == before
     with pytest.raises(
         RefusedError, match=r"account 'a'.*--disjoint-people", check=stating(bound=("a",), way_out="--account")

@@ -210,7 +210,7 @@ def test_opening_again_goes_by_the_terms_at_opening_and_those_in_force() -> None
 def test_an_account_in_memory_says_so_and_is_nowhere_else(root: Path) -> None:
     unitball.open_account("clinic", root=":memory:", **OPENING)
     model = private(root=":memory:").fit(*drawn())
-    assert "'clinic' is kept in the memory of this process, for tests" in str(model.guarantee_)
+    assert "'clinic' exists only in the memory of this process, for tests" in str(model.guarantee_)
     assert len(charges(root=":memory:")) == 1
     assert 1.0 < (model.remaining_budget() or 0.0) < 1.6
     assert not root.exists()
@@ -220,7 +220,7 @@ def test_an_account_in_memory_says_so_and_is_nowhere_else(root: Path) -> None:
 
 def test_without_an_account_nothing_is_remembered_and_it_is_said(root: Path) -> None:
     first, second = (private(None).fit(*drawn()) for _ in range(2))
-    said = "no account remembers this fit: another fit of the same rows is not counted"
+    said = "no account records this fit: another fit of the same rows is not counted"
     assert said in str(first.guarantee_)
     assert said not in str(private(None, public=True).fit(*drawn()).guarantee_)
     assert not np.array_equal(first.coef_, second.coef_), "each draws its own noise"

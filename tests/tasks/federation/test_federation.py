@@ -847,7 +847,7 @@ def test_a_server_chooses_what_rows_are_seen_through_once_and_in_the_planned_for
             Ask.RESERVE,
             r"no party was charged; their reservations for run ([0-9a-f]+) remain: .*",
         ),
-        (Ask.RELEASE, r"what the parties' accounts were charged for run [0-9a-f]+ stands: run it again: what was .*"),
+        (Ask.RELEASE, r"the charges to the parties' accounts for run [0-9a-f]+ remain: run it again: .*"),
     ],
 )
 def test_a_run_that_is_stopped_says_what_the_parties_have_charged(

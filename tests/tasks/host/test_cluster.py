@@ -175,7 +175,7 @@ def test_where_all_workers_go_it_is_said(workless: LocalCluster, root: Path) -> 
         workless.scale(1)
         assert future.result(timeout=300) == 1, "one that came late shares its sums too"
     assert [label.partition(" tls://")[0] for label in said if "gone" in label] == [
-        "all workers have gone; the run goes on when one comes: unitball dask worker"
+        "no worker is left; the run continues when one connects: unitball dask worker"
     ]
 
 

@@ -180,8 +180,7 @@ def test_ranges_are_charged_once_and_written_into_the_draft(root: Path, tmp_path
     lines = draft.read_text().splitlines()
     assert '  - {name: "age", type: numeric, range: [16, 128]}' in lines
     assert (
-        '  - {name: "odd", type: numeric, range: [-1, 1]}  # no bin stood out of the noise: the declared fallback'
-        in lines
+        '  - {name: "odd", type: numeric, range: [-1, 1]}  # no bin exceeded the noise: the declared fallback' in lines
     )
     with pytest.raises(RefusedError, match=r"cap|left"):
         private_contents(_request(draft, path), 3.0, None)

@@ -69,7 +69,7 @@ def test_what_prefect_shows_of_a_result_is_in_the_cards_words(root: Path, monkey
         artifacts.show_result(chain_inline(configured("iris", algorithm=algorithm, epsilon=1.0)).result)
     sound, published = shown
     assert "if any one row were different" in sound
-    assert "recognises at most" in sound
+    assert "has a true-positive rate of at most" in sound
     assert "| accuracy |" in sound
     assert "None is proved" in published
     assert "It does not hold" in published

@@ -222,7 +222,7 @@ def test_what_is_known_of_people_is_missed_before_the_next_ingestion(
     (path := current_layout().dataset(ref.version) / lost).unlink()
     assert f"has lost {lost}" in problems(commands)["data sets"]
     ways_out = [one["way_out"] for one in commands("doctor", "--json").json["checks"]]
-    assert any("ingesting its file again does not make it again" in one for one in ways_out)
+    assert any("ingesting its file again does not rebuild it" in one for one in ways_out)
     with pytest.raises(StorageError, check=stating(value=lost, bound="present")):
         bring_in(tmp_path / "input", visits([20, 2, 1, 1]))
     assert not path.exists()
