@@ -104,13 +104,7 @@ def lines_of_progress(config: TrainingConfig, tables: Tables) -> list[tuple[str,
     return heard
 
 
-@pytest.mark.parametrize(
-    "public",
-    [
-        pytest.param({}, marks=pytest.mark.nightly),
-        {"features": "random-fourier", "parameters": {"features.frequencies": 3}},
-    ],
-)
+@pytest.mark.parametrize("public", [{}, {"features": "random-fourier", "parameters": {"features.frequencies": 3}}])
 def test_no_line_of_progress_says_how_many_rows_a_person_has(public: dict[str, Any], root: Path) -> None:
     """A person with 50 rows against one with 1, and the mutant: a line that counts the rows that pass."""
     pair = synthetic_tables(Neighbours.REPLACE_ONE, "person")

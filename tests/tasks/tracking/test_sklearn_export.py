@@ -33,6 +33,7 @@ from tasks.tracking.flavor import TRUSTED
 from tasks.tracking.row_scores import scores_of
 from tasks.tracking.sklearn_export import to_sklearn
 from tests.support.encoders import small_encoder
+from tests.support.nights import by_night
 
 NORMALISATIONS = ("unit-norm", "clip", "none")
 # Not sorted, so that a classifier that sorts its classes is caught.
@@ -257,20 +258,23 @@ class Refuse(pickle.Unpickler):
         raise RuntimeError("pickle was used")
 def refuse(*_, **__):
     raise RuntimeError("pickle was used")
-import mlflow.pyfunc, mlflow.sklearn, numpy as np, cloudpickle, joblib
+import numpy as np, cloudpickle, joblib, skops.io
+if sys.argv[3] == "mlflow":
+    import mlflow.pyfunc, mlflow.sklearn
 pickle.Unpickler, pickle.load, pickle.loads = Refuse, refuse, refuse
 cloudpickle.load = cloudpickle.loads = joblib.load = refuse
 raw = np.load(sys.argv[2], allow_pickle=False)
-model = mlflow.sklearn.load_model(sys.argv[1])
-generic = mlflow.pyfunc.load_model(sys.argv[1])
-print(json.dumps([model.predict(raw).tolist(), list(map(str, generic.predict(raw)))]))
+if sys.argv[3] == "mlflow":
+    models = mlflow.sklearn.load_model(sys.argv[1]), mlflow.pyfunc.load_model(sys.argv[1])
+else:
+    models = (skops.io.load(sys.argv[1], trusted=json.loads(sys.argv[4])),)
+print(json.dumps([list(map(str, model.predict(raw))) for model in models]))
 """
 
 
-@pytest.mark.nightly
-def test_loads_in_a_fresh_process_without_pickle(tmp_path: Path) -> None:
-    import mlflow.sklearn
-
+@pytest.mark.parametrize("by", by_night(["skops", "mlflow"], {"mlflow"}))
+def test_loads_in_a_fresh_process_without_pickle(by: str, tmp_path: Path) -> None:
+    """By day without MLflow, which takes most of the time."""
     rng = np.random.default_rng(8)
     raw = rows(rng, count=40)
     pipeline = to_sklearn(
@@ -280,16 +284,29 @@ def test_loads_in_a_fresh_process_without_pickle(tmp_path: Path) -> None:
         classes=names(3),
         dimension=8,
     )
-    mlflow.sklearn.save_model(
-        pipeline,
-        str(tmp_path / "model"),
-        serialization_format="skops",
-        skops_trusted_types=list(TRUSTED_TYPES),
-        pip_requirements=["scikit-learn"],
-    )
+    if by == "mlflow":
+        import mlflow.sklearn
+
+        mlflow.sklearn.save_model(
+            pipeline,
+            str(tmp_path / "model"),
+            serialization_format="skops",
+            skops_trusted_types=list(TRUSTED_TYPES),
+            pip_requirements=["scikit-learn"],
+        )
+    else:
+        skops.io.dump(pipeline, tmp_path / "model")
     np.save(tmp_path / "raw.npy", raw)
     done = subprocess.run(
-        [sys.executable, "-c", FRESH, str(tmp_path / "model"), str(tmp_path / "raw.npy")],
+        [
+            sys.executable,
+            "-c",
+            FRESH,
+            str(tmp_path / "model"),
+            str(tmp_path / "raw.npy"),
+            by,
+            json.dumps(TRUSTED_TYPES),
+        ],
         capture_output=True,
         text=True,
         cwd=tmp_path,
@@ -298,4 +315,4 @@ def test_loads_in_a_fresh_process_without_pickle(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     want = pipeline.predict(raw).tolist()
-    assert json.loads(done.stdout) == [want, want]
+    assert json.loads(done.stdout) == [want] * (2 if by == "mlflow" else 1)
