@@ -9,6 +9,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from dpalgos import group_curves, score_curves
 from dpalgos.algorithms import OneSum
 from dpalgos.models import Statistic
 from flows.federated_training import chain_inline
@@ -28,10 +29,18 @@ AIM: dict[str, Any] = {**ASKED, "aim": "balanced"}
 AT_AIM = ("aim_recall", "aim_other_recall", "aim_precision", "aim_predicted")
 
 
+@pytest.fixture
+def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What margins at a threshold hold is for tests/dpalgos: where no test looks at them a tenth of the draws does."""
+    for module in (group_curves, score_curves):
+        monkeypatch.setattr(module, "_DRAWS", module._DRAWS // 10)
+
+
 def names_of(config: dict[str, Any]) -> list[str]:
     return [one.name for one in whole(planned(configured(**config))).plan.evaluations]
 
 
+@pytest.mark.usefixtures("few_draws")
 def test_groups_and_scores_are_charged_as_those_of_all_rows_are(root: Path, tmp_path: Path) -> None:
     """One plan of two releases with the losses that a run without groups has, each charged once; nothing by an aim."""
     bring_in(tmp_path / "input", 800, held_out=900)
@@ -77,6 +86,7 @@ def test_the_rates_of_groups_follow_from_what_was_released_alone(root: Path, tmp
     assert not any(metrics.is_known(rate) for metrics in empty.metrics.values() for rate in AT_AIM)
 
 
+@pytest.mark.usefixtures("few_draws")
 def test_after_a_run_of_all_rows_only_groups_are_counted_and_the_archive_verifies(root: Path, tmp_path: Path) -> None:
     bring_in(tmp_path / "input", 800, held_out=900)
     plain = chain_inline(configured(**AIM)).result
@@ -102,6 +112,7 @@ def test_after_a_run_of_all_rows_only_groups_are_counted_and_the_archive_verifie
     assert all(check.holds is not False for check in found.checks), found.checks
 
 
+@pytest.mark.usefixtures("few_draws")
 def test_of_three_classes_the_curve_is_of_all_rows_and_is_not_released_twice(root: Path, tmp_path: Path) -> None:
     bring_in(tmp_path / "input", 600, held_out=600, more=', "perhaps"')
     names = ["column-groups", "confusion-by-group", "score-distribution"]
@@ -116,6 +127,7 @@ def test_of_three_classes_the_curve_is_of_all_rows_and_is_not_released_twice(roo
     assert not result.by_group.curves
 
 
+@pytest.mark.usefixtures("few_draws")
 def test_the_positive_class_turns_the_rates_of_groups(root: Path, tmp_path: Path) -> None:
     """The same releases; the recall at the threshold is that of the positive class."""
     bring_in(tmp_path / "input", 800, held_out=1500)
@@ -132,6 +144,7 @@ def test_the_positive_class_turns_the_rates_of_groups(root: Path, tmp_path: Path
         assert one["aim_predicted"] == pytest.approx(1.0 - other["aim_predicted"], abs=0.2)
 
 
+@pytest.mark.usefixtures("few_draws")
 def test_what_is_shown_of_groups_at_a_threshold(tracked_root: Path, tmp_path: Path) -> None:
     """The card, MLflow's numbers and figures, and JSON."""
     from tasks.tracking.runs import tracking_client
