@@ -217,7 +217,7 @@ def by_name(flow: Flow[Any, Any]) -> tuple[Any, ...]:
 
 
 def skip(broken: BrokenSchedule) -> None:
-    """Say that a data set's schedule is not served: here, in the log of events, and so to the webhook."""
+    """Report that a data set's schedule is not served: here, in the log of events, and so to the webhook."""
     called = full_name(broken.dataset, broken.name)
     print(f"{SKIPPED} the schedule {called}: {' '.join(broken.problem.split())}", flush=True)
     details = {"checks": "schedules", "schedule": called, "problem": broken.problem}

@@ -219,7 +219,7 @@ class _Part:
         return f"the {self.name} ended ({code}) and was started again; see {log}"
 
     def wait_until(self, ready: Callable[[], bool]) -> None:
-        """Wait for it to say that it is ready."""
+        """Wait until it reports that it is ready."""
         deadline = time.monotonic() + _START_SECONDS
         while not ready():
             if (code := self.process.poll()) is not None:

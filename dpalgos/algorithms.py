@@ -49,7 +49,7 @@ class Work:
     Parameters
     ----------
     passes : int
-        How often every row is looked at.
+        How often every row is read.
     operations : float
         Floating-point operations of matrix products.
     small_operations : float

@@ -209,7 +209,7 @@ class LearntColumns(Bounded, ColumnMap):
         return self.level != "categories"
 
     def combine(self, artefacts: Sequence[Statistic], weights: Floats) -> ColumnFunctions:
-        """Return the map; releases are weighed by their noise, and ``weights`` not looked at.
+        """Return the map; releases are weighed by their noise, and ``weights`` are ignored.
 
         Raises
         ------

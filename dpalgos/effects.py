@@ -118,7 +118,7 @@ def reference_row(columns: Sequence[Column], missing: Floats, counts: ColumnCoun
     missing : array (dimension,)
         Features of a row whose cells are all missing: what is in no column stays as it is there.
     counts : ColumnCounts, optional
-        Released, of these columns; a numeric label among them is not looked at.
+        Released, of these columns; a numeric label among them is ignored.
 
     Raises
     ------

@@ -208,7 +208,7 @@ class LinearClassifierTrainer(Algorithm):
     intercept_scaling : float
         B of the constant feature inside the unit ball; 0 for no intercept.
     class_weight : sequence of float
-        What a class's rows weigh, one number a class, the largest 1; public. See :class:`LinearTask`.
+        Weights of the classes' rows, one number per class, the largest 1; public. See :class:`LinearTask`.
     """
 
     loss: str = "huber-hinge"

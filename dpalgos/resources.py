@@ -114,5 +114,5 @@ def memory_limit() -> int:
 
 
 def set_memory_limit(size: int) -> None:
-    """Say how many bytes may be reserved at once, in the whole process."""
+    """Set how many bytes may be reserved at once, in the whole process."""
     _account.limit = size

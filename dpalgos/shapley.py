@@ -8,7 +8,7 @@ its form. Closed forms hold where a row's norm is constant, which it is not here
 of the schema: all features that its cell becomes, its indicator of a missing cell among them, change together.
 
 *Reference rows* (:func:`reference_rows`) are drawn by a public seed from released one-way counts, each column
-independently of the others: no row is looked at, so this is post-processing. A number is a point inside its bin, by the
+independently of the others: no row is read, so this is post-processing. A number is a point inside its bin, by the
 running sums bent to rise; a category, or a number of a few declared values, goes by the noisy counts projected on the
 simplex; a cell is missing as often as is released. Columns of real rows depend on each other, so some reference rows
 are like no row, and a column that merely goes along with another one has a value where the model looks at it.
@@ -127,7 +127,7 @@ def reference_rows(
     missing : array (dimension,)
         Features of a row whose cells are all missing: what is in no column stays as it is there.
     counts : ColumnCounts
-        Released, of these columns in their order; a numeric label among them is not looked at.
+        Released, of these columns in their order; a numeric label among them is ignored.
     rows : int
     seed : int
         Public, at least 0.

@@ -485,7 +485,7 @@ def check_algorithm(kind: str, name: str, parameters: Mapping[str, object] | Non
     Raises
     ------
     AssertionError
-        Saying which part of the contract is broken.
+        Naming the broken part of the contract.
     """
     case = _Case(kind, name, parameters or {})
     for check, concerns in _CHECKS.items():
@@ -571,7 +571,7 @@ def check_trust_model(name: str, settings: Mapping[str, object] | None = None) -
     Raises
     ------
     AssertionError
-        Saying which part of the contract is broken.
+        Naming the broken part of the contract.
     """
     cls = lookup("trusts", name)
     _require(issubclass(cls, TrustModel), f"{name} is no TrustModel")

@@ -44,7 +44,7 @@ Found = TypeVar("Found")
 
 @dataclass(frozen=True)
 class Statistics(Generic[Request, Plan, Found]):
-    """One kind of column statistics: how it is planned, and what becomes of it when its releases are made.
+    """One kind of column statistics: how it is planned, and how its releases are recorded.
 
     Parameters
     ----------

@@ -341,7 +341,7 @@ def train(config: TrainingConfig) -> RunResult:
 
 
 def training(prepared: Prepared) -> Flow[[TrainingConfig], RunResult]:
-    """Return the flow :func:`train` for a plan that was made, and looked at, before the engine was started.
+    """Return the flow :func:`train` for a plan that was made and checked before the engine was started.
 
     It carries that plan out, whose price was shown. Where histograms of the columns were released since, it makes
     another of the same rows: then they cost the run nothing. A plan of a version that came since is not taken instead:

@@ -40,8 +40,8 @@ def frontier_sweep(
     ----------
     config : TrainingConfig
         What all runs have in common: data set, parties, trust, relation, delta. Algorithm, epsilon and seeds in it are
-        not looked at; a trust model is asked of the algorithms that run under it, what is declared of mirror images of
-        those that look at images; the others keep their own.
+        ignored; a trust model is asked of the algorithms that run under it, what is declared of mirror images of those
+        that look at images; the others keep their own.
     algorithms : sequence of str
         Named systems.
     epsilons : sequence of float

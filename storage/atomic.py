@@ -139,7 +139,7 @@ def locked_file(path: Path) -> Iterator[None]:
 
 
 def discard_unless(path: Path, is_whole: Callable[[], bool]) -> bool:
-    """Remove a folder unless it is whole, looked at under the lock that publishing takes; return whether it went."""
+    """Remove a folder unless it is whole, checked under the lock of publishing; return whether it was removed."""
     with writing(path), locked_directory(path.parent):
         if is_whole():
             return False

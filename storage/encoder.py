@@ -109,7 +109,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
 
     @property
     def feature_names_in_(self) -> NDArray[np.object_]:
-        """The columns it reads; others are not looked at."""
+        """The columns it reads; others are ignored."""
         names = dict.fromkeys(name for column in self.declared.inputs for name in column.reads)
         return np.array([*names], dtype=object)
 
@@ -248,7 +248,7 @@ class PictureEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # 
 
     @property
     def feature_names_in_(self) -> NDArray[np.object_]:
-        """The column it reads; others are not looked at."""
+        """The column it reads; others are ignored."""
         return np.array([PICTURE], dtype=object)
 
     @property

@@ -227,7 +227,7 @@ class Fingerprints:
         return exact
 
     def keep(self, kept: NDArray[np.bool_]) -> None:
-        """Say which of the rows that passed are stored, (m,): the others are in no fingerprint that is saved.
+        """State which of the rows that passed are stored, (m,): the others are in no fingerprint that is saved.
 
         The columns' sketches cover all rows that passed.
         """

@@ -320,7 +320,7 @@ def open_kept(layout: Layout, shard: ShardRef, rows: StoredRows, key: str, mappe
 
 
 def keep_rows(layout: Layout, ref: DatasetRef, part: str, key: str, dimension: int, mapped: Mapped) -> None:
-    """Write what becomes of a part's rows under a map, in one pass, for each owner of whom it is not kept whole.
+    """Write a part's mapped rows, in one pass, for each owner of whom it is not kept whole.
 
     A second process that needs rows of the same version at that time waits, and finds them.
 
@@ -331,7 +331,7 @@ def keep_rows(layout: Layout, ref: DatasetRef, part: str, key: str, dimension: i
     key : str
         The map's identity.
     dimension : int
-        Numbers a row that the map gives.
+        Numbers per row of the map's output.
     mapped : callable
         A row's bits do not depend on the other rows.
 

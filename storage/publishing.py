@@ -100,7 +100,7 @@ class StagedDataset:
         return dict(sorted(((one, share) for one, share in shares.items() if share > 0), key=lambda item: -item[1]))
 
     def rest_on(self, synthesis: str) -> None:
-        """Say that these public rows are drawn from a synthesis: they become a derived version with its key.
+        """Record that these public rows are drawn from a synthesis: they become a derived version with its key.
 
         They are a version of their own, also where they are the derived one's to the byte, and are compared with
         private rows as public ones are.

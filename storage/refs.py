@@ -213,7 +213,7 @@ class ShardRef(BaseModel, frozen=True, extra="forbid"):
     Attributes
     ----------
     partition : str
-        Identity of the partition; fixed before any row is looked at. Random-looking but deterministic.
+        Identity of the partition; fixed before any row is read. Random-looking but deterministic.
     party : str
         ``"0"``, ``"1"``, … or the party's own name; ``"test"`` for held-out rows.
     """

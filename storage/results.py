@@ -1,4 +1,4 @@
-"""Results: one Parquet file a run, and SQL over them that reads nothing else."""
+"""Results: one Parquet file per run, and SQL over them that reads nothing else."""
 
 import io
 import json

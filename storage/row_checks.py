@@ -57,7 +57,7 @@ def finite_features(block: Block, source: Source, part: str, before: int) -> Fea
 
 
 def declared_labels(block: Block, source: Source, part: str, before: int) -> NDArray[Any]:
-    """Return a block's labels as they are stored; those of null records are not looked at.
+    """Return a block's labels as they are stored; those of null records are ignored.
 
     Parameters
     ----------

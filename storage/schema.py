@@ -276,7 +276,7 @@ class Schema:
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """Names of the file's columns that are looked at."""
+        """Names of the file's columns that are read."""
         return tuple(dict.fromkeys(name for column in self.columns if column.used for name in column.reads))
 
     def rule(self, column: Column) -> MissingRows:

@@ -1,4 +1,4 @@
-"""Secrets: one key a party in a file that only its owner reads, or in the environment; never shown, never pickled."""
+"""Secrets: one key per party in a file that only its owner reads, or in the environment; never shown, never pickled."""
 
 from __future__ import annotations
 

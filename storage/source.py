@@ -166,7 +166,7 @@ class Tally(Counter[str]):
 
     ``read`` are rows of the file, ``incomplete`` those with a missing cell, whatever becomes of them. ``outside`` are
     those with a cell that the schema does not admit, or with another number of cells; rows that are left out for a
-    missing cell are not looked at further. Others were ``clipped``, ``dropped``, or made ``null`` records.
+    missing cell are not checked further. Others were ``clipped``, ``dropped``, or made ``null`` records.
 
     Attributes
     ----------
@@ -261,7 +261,7 @@ def settle(
 ) -> tuple[int, tuple[str, ...], frozenset[str]]:
     """Join what is declared with what was found, refusing to learn from rows where that was not allowed.
 
-    Found labels are looked at only where no classes are declared: those of numbers are in the order of their values.
+    Found labels are checked only where no classes are declared: those of numbers are in the order of their values.
 
     Returns
     -------

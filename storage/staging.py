@@ -48,7 +48,7 @@ def staged_dataset(
     Raises
     ------
     RefusedError
-        If private rows would have been looked at for their dimension or classes.
+        If private rows would have been read for their dimension or classes.
     InputError
         For a bad row (naming line or row, value, bound and way out), an empty set, a public set of one class.
     StorageError

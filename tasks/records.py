@@ -179,7 +179,7 @@ def record_synthesis(plan: SynthesisPlan, found: SyntheticRows) -> SyntheticRows
 
 @step(task_run_name="record the description of {request.dataset}", cached=False)
 def record_counts(request: DescriptionRequest, paid: bool) -> Description | PairsDescription:
-    """Say what the stored counts of a description hold, log it to MLflow, once, and return it."""
+    """Report the stored counts of a description, log them to MLflow, once, and return it."""
     plan = plan_of(request)
     if isinstance(plan, PairsPlan):
         pairs = pairs_description_of(plan, paid=paid)

@@ -137,7 +137,7 @@ def aggregate(combination: PlannedCombination, releases: list[ReleaseRef]) -> Re
 def evaluate(
     plan: RunPlan, models: dict[str, list[ReleaseRef]], measured: dict[str, ReleaseRef], shards: Shards
 ) -> Evaluation:
-    """Say how well the released models do, each given by name with the releases that its rows pass through."""
+    """Report the metrics of the released models, each given by name with the releases that its rows pass through."""
     evaluation = measure(plan, models, measured, shards)
     if not is_inline():
         _log(f"{plan.system} on {evaluation.measured_on or 'no rows'}: {_measured(evaluation)}")

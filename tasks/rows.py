@@ -59,7 +59,7 @@ def extract_features(node: MappedRows) -> DatasetRef:
 
 @step(task_run_name="partition {node.rows.name}", whole=are_stored_whole)
 def partition(node: Partition) -> Shards:
-    """Divide a data set's rows among parties by a rule that is fixed before any row is looked at."""
+    """Divide a data set's rows among parties by a rule that is fixed before any row is read."""
     shards = make_partition(node)
     of = f"{sum(shard.rows for shard in shards.training)} {node.rows.unit.several}"
     report_progress("partition", f"{of} to {len(shards.training)} parties")

@@ -129,7 +129,7 @@ class PrivatePCA(_Unmarked, PrivateStep):
         ----------
         X : array (m, d), or a data frame of the schema's columns
         y : None
-            Not looked at.
+            Ignored.
         groups : array (m,), optional
             Whose each row is: what is protected is then a person with all rows.
         """

@@ -766,7 +766,7 @@ def frontier(
     Returns
     -------
     data frame
-        A line a run: ``algorithm``, ``epsilon`` (none without noise), ``seed``, and its metrics. Of synthetic rows
+        One line per run: ``algorithm``, ``epsilon`` (none without noise), ``seed``, and its metrics. Of synthetic rows
         ``attrs["rests_on"]`` says on which releases all runs rest.
 
     Raises

@@ -248,7 +248,7 @@ class Answer:
     machine : object
         One JSON object, for ``--json``.
     people : iterable of str or of what Rich prints
-        Lines and tables; not looked at where JSON is asked for.
+        Lines and tables; ignored where JSON is requested.
     error : Exception, optional
         Raised when all is printed: what is wrong with what was found.
     afterwards : callable, optional

@@ -22,17 +22,17 @@ from dpalgos.rows import ArrayRows, Floats, NoiseSource, Rows, null_records
 class KeySelection(ApproximateAlgorithm):
     """Release which keys each column holds, as far as enough rows hold them: optimal partition selection.
 
-    A row has one key a column: ``width`` bytes, each a feature of that many 255ths, or none where all are zero. What
+    A row has one key per column: ``width`` bytes, each a feature of that many 255ths, or none where all are zero. What
     cannot be guessed beforehand, a key, is released only where so many rows hold it that one row hardly decides.
 
     Guarantee
     ---------
-    (epsilon, delta)-DP, exact. A record holds one key a column, so neighbours differ in the counts of m keys by one at
-    most: m = 2 d in d columns under replace-one (in each, one key loses a row and another gains one), m = d under
+    (epsilon, delta)-DP, exact. A record holds one key per column, so neighbours differ in the counts of m keys by one
+    at most: m = 2 d in d columns under replace-one (in each, one key loses a row and another gains one), m = d under
     replace-special (a null record holds none). Whether a key is released is a coin of its own, whose probability
     depends on that key's count alone and which is (epsilon / m, delta / m)-DP for a count that changes by one
-    (:class:`dpalgos.mechanisms.distributions.PartitionSelection`); a key that occurs in one of the neighbours
-    only is one of the m, its count being 0 in the other, where it is never released. All other coins have the same
+    (:class:`dpalgos.mechanisms.distributions.PartitionSelection`); a key that occurs in one of the neighbours only is
+    one of the m, its count being 0 in the other, where it is never released. All other coins have the same
     distribution. The m coins are independent, so together they are (epsilon, delta)-DP by basic composition.
 
     The number of keys is public (``most`` a column): of more, the first in order of their bytes are kept.
@@ -107,7 +107,7 @@ class KeySelection(ApproximateAlgorithm):
         return PartitionSelection(epsilon, delta)
 
     def neighbouring_pair(self, setting: Setting) -> NeighbouringPair:
-        """Return rows of two keys a column, about half of the time released, one row changing from one to the other.
+        """Return rows of two keys per column, about half of the time released, one row changing from one to the other.
 
         Fewer where there are not so many rows.
         """

@@ -1,4 +1,4 @@
-"""Columns that are not looked at."""
+"""Ignored columns."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from storage.columns.column import Column, Encoded, MissingRows
 
 @dataclass(frozen=True, slots=True)
 class Ignored(Column):
-    """A column that is not looked at."""
+    """An ignored column."""
 
     used: ClassVar[bool] = False
 

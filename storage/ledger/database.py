@@ -4,7 +4,7 @@ Each entry carries the digest of the one before it and a keyed digest of its own
 from the root's secret and the ledger's identity, so that an entry cannot be edited, made up or taken from elsewhere
 without that secret.
 
-What this does not show by itself: that the end was cut off, or that a whole older state was put back. High-water marks
+What this does not show by itself: that the end was cut off, or that a whole older state was restored. High-water marks
 do: files outside the database that name the last entry seen, and what every account had spent by then. One lies next to
 the ledger, so that a ledger restored alone is noticed; one lies outside the root, so that a whole restored root is
 noticed. They are written after the commit: a mark may lag behind its ledger (a kill in between), and is ahead of it
@@ -129,7 +129,7 @@ class Chain:
         return self.mac("entry", [fields[name] for name in _HASHED])
 
     def changed(self, fields: Fields) -> str | None:
-        """Say that an entry is not the one that was written; None where it is."""
+        """Return the fault of an entry that differs from the written one; None where it is equal."""
         if hmac.compare_digest(self.digest(fields), str(fields["digest"])):
             return None
         return f"entry {fields['sequence']} ({fields['kind']}) was changed: its digest does not match its content"
@@ -352,7 +352,7 @@ Guard = Callable[[Any], None]
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What was found of a ledger when its chain was last looked at; each transaction leaves another one.
+    """The findings of a ledger's last check; each transaction leaves new ones.
 
     Parameters
     ----------
@@ -361,7 +361,7 @@ class Known:
     state : tuple of int, optional
         What its file was then (:func:`file_state`).
     looked : float
-        When (:func:`time.monotonic`) the whole chain was last looked at.
+        When (:func:`time.monotonic`) the whole chain was last checked.
     kept : mapping of kind to sequence of :class:`~storage.ledger.entries.Entry`
         The entries that decisions rest on.
     memo : mapping

@@ -477,7 +477,7 @@ class Ledger:
     def count_answers(self, key: str, count: int) -> None:
         """Record, before an answer leaves, how many notes a party has of a charged release's sums; never fewer.
 
-        Entries advance the high-water mark outside the root, so that a root, or its folder of notes, that was put back
+        Entries advance the high-water mark outside the root, so that a root, or its folder of notes, that was restored
         is noticed: it would use a pad twice.
 
         Raises

@@ -45,7 +45,7 @@ class Fit(StrEnum):
 
 
 class Alpha(StrEnum):
-    """What becomes of transparent pixels."""
+    """How transparent pixels are treated."""
 
     REFUSE = "refuse"
     """An image with an alpha channel or a transparent colour is refused."""
@@ -58,7 +58,7 @@ class Alpha(StrEnum):
 
 
 class Palettes(StrEnum):
-    """What becomes of images whose pixels are numbers of a palette."""
+    """How images are treated whose pixels are numbers of a palette."""
 
     REFUSE = "refuse"
     """They are refused: numbers of a palette may be anything, such as the parts of a drawn mask."""

@@ -1,1 +1,1 @@
-"""Readers: one file a format, found by walking this package."""
+"""Readers: one file per format, found by walking this package."""

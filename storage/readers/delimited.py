@@ -57,7 +57,7 @@ class _Lines:
 
 
 def first_row(path: Path, schema: Schema) -> tuple[int, list[str]] | None:
-    """Return the line and the stripped cells of a text's first row; no line after it is looked at. None: no row.
+    """Return the line and the stripped cells of a text's first row; no line after it is read. None: no row.
 
     Raises
     ------

@@ -43,7 +43,7 @@ def _share(spent: float | None, cap: float) -> str:
 
 
 def draw_budgets(histories: Sequence[BudgetHistory]) -> bytes:
-    """Return a PNG: for each account epsilon spent against its cap over time, a thin line a party.
+    """Return a PNG: for each account epsilon spent against its cap over time, a thin line per party.
 
     Beyond twelve accounts those whose share of the cap is largest are drawn.
     """

@@ -237,7 +237,7 @@ class Roster(WireModel):
         return tuple(self.parties)
 
     def check(self, message: Signed, purpose: Purpose, run: str) -> str:
-        """Return what a party says, if it is the one in the roster that says so.
+        """Return a party's statement, if the party of the roster has signed it.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""Faults of a configuration: each part and each of its parameters looked at alone, all of them told at once."""
+"""Faults of a configuration: each part and parameter is checked alone, and all faults are reported at once."""
 
 from collections.abc import Callable
 from typing import TypeVar

@@ -71,7 +71,7 @@ class PublicView:
 
     @property
     def dimension(self) -> int:
-        """Numbers a row."""
+        """Numbers per row."""
         return self.maps[-1].dimension
 
     @property
@@ -120,7 +120,7 @@ def has_room(dataset: DatasetRef, part: str, dimension: int) -> bool:
     dataset : DatasetRef
     part : {"train", "test"}
     dimension : int
-        Numbers a row that the map gives.
+        Numbers per row of the map's output.
     """
     layout = current_layout()
     most = 4 * dimension * dataset.rows_per_person * (dataset.rows if part == "train" else dataset.test_rows)

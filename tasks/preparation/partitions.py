@@ -31,7 +31,7 @@ _PUBLIC_FRACTION = 0.2
 
 
 def plan_partition(rows: DatasetRef, config: TrainingConfig, registered: DatasetRef | None = None) -> Partition:
-    """Return whose rows are whose, and which are held out, by a rule that is fixed before any row is looked at.
+    """Return whose rows are whose, and which are held out, by a rule that is fixed before any row is read.
 
     Held-out rows are a party of the same partition: they are disjoint from the others', so an evaluation of them
     charges no other rows.

@@ -35,7 +35,7 @@ from tasks.runtime.stores import open_releases
 
 
 def make_map(feature: FeatureStep) -> RowFeatures:
-    """Return a public map; it is made of what it is planned of, unless it is stored. The rows are not looked at.
+    """Return a public map; it is made of what it is planned of, unless it is stored. The rows are not read.
 
     Raises
     ------

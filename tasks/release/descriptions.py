@@ -293,7 +293,7 @@ def _of_account(dataset: DatasetRef) -> _Account:
 
 
 def describe(plan: SinglePlan, against: str | None = None) -> Description:
-    """Release a version's histograms, unless they are, and say what they hold.
+    """Release a version's histograms, unless they are, and report them.
 
     Parameters
     ----------

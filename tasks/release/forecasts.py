@@ -45,7 +45,7 @@ class Forecast:
         How many of its runs fit if nothing else runs; None where its runs have no charge of their own.
     refused : datetime or None
         Its first run that is refused, if all schedules of its account run and each clock finds a new version: its next
-        one, where that has a problem. None where none is within the dates that are looked at.
+        one, where that has a problem. None where none is within the forecast's dates.
     admitted : int
         Its runs before that day.
     problem : str

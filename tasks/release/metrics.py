@@ -368,7 +368,7 @@ def measure(
     released: Mapping[str, ReleaseRef],
     shards: Shards,
 ) -> Evaluation:
-    """Say how well the released models do, each given by name with the releases that its rows pass through.
+    """Report the metrics of the released models, each given by name with the releases that its rows pass through.
 
     Public test rows are measured exactly; without test rows the public training rows are, and the metrics say so.
     Private rows are measured by the charged releases planned for them, if any, and otherwise not at all.
@@ -384,7 +384,7 @@ def measure_by_releases(
     models: Mapping[str, Sequence[ReleaseRef]],
     released: Mapping[str, ReleaseRef],
 ) -> Evaluation:
-    """Say how well models do, by the charged releases that the plan has for it; nothing where it has none.
+    """Report the metrics of models, by the charged releases that the plan has for it; nothing where it has none.
 
     Parameters
     ----------
@@ -408,7 +408,7 @@ def measure_by_statistics(
     statistics: Mapping[str, Statistic],
     classes: Sequence[str],
 ) -> Evaluation:
-    """Say how well models do, by what was counted of their predictions.
+    """Report the metrics of models, by what was counted of their predictions.
 
     Parameters
     ----------

@@ -150,7 +150,7 @@ def terms_of_pairs(plan: PairsPlan, *, paid: bool) -> PairTerms:
 
 
 def describe_pairs(plan: PairsPlan) -> PairsDescription:
-    """Release the counts of pairs of columns, unless they are, and say what they hold.
+    """Release the counts of pairs of columns, unless they are, and report them.
 
     Raises
     ------

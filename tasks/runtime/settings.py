@@ -162,7 +162,7 @@ def recorded_server(root: Path) -> DatabaseServer | None:
     Raises
     ------
     storage.errors.StorageError
-        If what says so cannot be read, or says no such thing.
+        If the file that states it cannot be read, or is invalid.
     """
     try:
         return DatabaseServer(_file(root).read_text().strip())

@@ -201,7 +201,7 @@ class _Asked:
 
     @property
     def width(self) -> int:
-        """How many numbers a row becomes."""
+        """The number of numbers per row."""
         encoder = self.encoder
         return int(self.pipeline[0].n_features_in_) if encoder is None else encoder.declared.dimension
 

@@ -86,7 +86,7 @@ class Proved(BaseModel, frozen=True):
 
 
 class RunResult(Evaluation, frozen=True):
-    """What a training run gives back, to people as a table row and to machines as JSON: what was measured, and of what.
+    """The result of a training run, to people as a table row and to machines as JSON: what was measured, and of what.
 
     Attributes
     ----------
