@@ -136,8 +136,10 @@ def test_a_refusal_is_not_tried_again(engine: Engine, tracked_root: Path, tmp_pa
     state = train(TrainingConfig(dataset="clinic", algorithm="noisy-gd", epsilon=1.0, parties=2), return_state=True)
     assert (str(state.type.value), state.name) == ("FAILED", "BudgetExhausted")
     assert "up to 0.5" in str(state.message)
+    run = state.state_details.flow_run_id
+    assert run is not None
     with get_client(sync_client=True) as client:
-        assert client.read_flow_run(state.state_details.flow_run_id).run_count == 1
+        assert client.read_flow_run(run).run_count == 1
     assert charges() == []
     assert digests() == {}
 

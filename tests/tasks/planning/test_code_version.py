@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -116,12 +117,11 @@ def test_a_later_process_parses_what_has_changed(
     first, kept = version(), tmp_path / "kept.json"
     kept.write_text(str(damage(kept.read_text("utf-8"))), "utf-8")
     edit(tree / "dpalgos" / "keystream.py", "import ", "import abc\nimport ")
-    calls: list[object] = []
-    found = versions._imports
-    monkeypatch.setattr(versions, "_imports", lambda *given: (calls.append(given), found(*given))[1])
+    parsed = Mock(side_effect=versions._imports)
+    monkeypatch.setattr(versions, "_imports", parsed)
     second = version()
     assert second != first
-    assert least <= len(calls) <= most
+    assert least <= parsed.call_count <= most
     kept.unlink()
     assert version() == second
 
