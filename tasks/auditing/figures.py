@@ -21,7 +21,7 @@ def draw_trade_offs(reports: Sequence[AuditReport]) -> bytes:
     """Return a PNG: the curve that is proved or claimed, and the errors that the best tests found were held to.
 
     Below the blue line no test may be, at any pair of neighbours; each red cross is an upper bound on both errors of
-    one test, all at the audit's confidence together. A cross in the shaded region refutes what is stated. A panel a
+    one test, all at the audit's confidence together. A cross in the shaded region refutes what is stated. One panel per
     report.
     """
     alphas = np.linspace(0.0, 1.0, 401)
@@ -29,10 +29,10 @@ def draw_trade_offs(reports: Sequence[AuditReport]) -> bytes:
         for axes, report in zip(figure.subplots(1, len(reports), squeeze=False).flat, reports, strict=True):
             stated = _stated(report, alphas)
             axes.fill_between(alphas, 0.0, stated, color=BLUE, alpha=0.12, linewidth=0)
-            axes.plot(alphas, stated, color=BLUE, linewidth=1.8, label=f"{_status(report)}: no test lies below")
-            axes.plot(alphas, 1.0 - alphas, color="#000000", linestyle=":", linewidth=1.2, label="nothing leaks")
+            axes.plot(alphas, stated, color=BLUE, linewidth=1.8, label=f"{_status(report)}: lower bound of every test")
+            axes.plot(alphas, 1.0 - alphas, color="#000000", linestyle=":", linewidth=1.2, label="no leakage")
             if report.curve:
-                title = "measured: the truth lies below"
+                title = "measured: upper bounds"
                 axes.plot(*np.array(report.curve).T, "x", color=RED, markersize=5, label=title)
             axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="type I error", ylabel="type II error")
             _finish(axes, f"{report.algorithm}: {report.verdict}, ε ≥ {report.lower_bound:.3g}", "upper right")
@@ -75,7 +75,7 @@ def draw_membership(report: MembershipReport) -> bytes:
         if report.bound:
             rates, bound = np.maximum(np.array(report.bound), least / 10).T
             axes.fill_between(rates, bound, 1.0, color=BLUE, alpha=0.12, linewidth=0)
-            axes.plot(rates, bound, color=BLUE, linewidth=1.8, label=f"{_status(report)}: no attack lies above")
+            axes.plot(rates, bound, color=BLUE, linewidth=1.8, label=f"{_status(report)}: upper bound of every attack")
         measured = np.maximum(np.array(report.curve), least / 10)
         axes.plot(*measured.T, color=RED, linewidth=1.4, label="measured")
         axes.plot([least, 1.0], [least, 1.0], color="#000000", linestyle=":", linewidth=1.2, label="guessing")

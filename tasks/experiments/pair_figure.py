@@ -36,9 +36,9 @@ def draw_pairs(found: PairsDescription) -> bytes:
         for axes in panels[len(found.pairs) :]:
             axes.set_visible(False)
         terms = found.terms
-        spent = f"epsilon {terms.epsilon:g} at delta {terms.delta:g}"
-        together = f"; with one-way counts {rounded_up(terms.epsilon_together, 4):g}" if terms.rests_on else ""
-        figure.suptitle(f"{terms.dataset}, version {terms.version}: {spent}{together}", fontsize=10)
+        spent = f"{terms.dataset}: epsilon {terms.epsilon:g} at delta {terms.delta:g} for a {terms.unit}"
+        together = f"\nwith one-way counts: epsilon {rounded_up(terms.epsilon_together, 4):g}" if terms.rests_on else ""
+        figure.suptitle(f"{spent}{together}", fontsize=9)
         return png_of(figure, 120)
 
 

@@ -401,7 +401,7 @@ def draw_components(read: _Read) -> bytes:
         left, right, *others = panes
         _draw_scree(left.subplots(), found)
         if scores is not None:
-            _draw_scores(others[0].subplots(), scores, "rows" if plan.dataset.person is None else "people")
+            _draw_scores(others[0].subplots(), scores, plan.dataset.unit.several)
         if pictures:
             across = min(4, kept)
             panels = right.subplots(-(-kept // across), across, squeeze=False).ravel()
@@ -434,7 +434,7 @@ def _draw_scree(axes: Axes, found: Components) -> None:
         places[known], noisy[known], yerr=spread, fmt="none", ecolor="#333333", elinewidth=0.8, label="95 % margin"
     )
     axes.plot(places, noisy, ".", color="#999999", markersize=4, label="noisy eigenvalue")
-    axes.axhline(found.floor, color="#B33", linestyle="--", linewidth=0.9, label="floor of the noise")
+    axes.axhline(found.floor, color="#B33", linestyle="--", linewidth=0.9, label="noise floor")
     axes.set_xlabel("component")
     axes.set_ylabel("variance of scaled columns")
     axes.set_ylim(bottom=0.0)

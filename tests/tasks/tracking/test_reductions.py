@@ -101,13 +101,19 @@ def test_a_reduction_is_charged_once_logged_and_reused(clinic: pd.DataFrame) -> 
     assert trained.predict(clinic.drop(columns="ill").head(4)).shape[0] == 4
 
 
-def test_scores_of_two_components_are_counted_in_the_same_plan(clinic: pd.DataFrame) -> None:
+def test_scores_of_two_components_are_counted_in_the_same_plan(
+    clinic: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: dict[str, Any] = {"epsilon": 6.0, "components": 2, "score_counts": True}
+    counted: list[str] = []
+    monkeypatch.setattr(reductions, "_draw_scores", lambda axes, scores, unit: counted.append(unit))
     found = unitball.reduce("clinic", **asked)
     assert unitball.reduce("clinic", **asked).attrs["paid"]
     charge: Any = unitball.budget("clinic").charges[0]
     assert len(unitball.budget("clinic").charges) == 1
     plan: Any = plan_reduction(ReductionRequest(dataset="clinic", **asked))
+    reductions.figure_of(plan, 2)
+    assert set(counted) == {"rows"}, "the figure names what is counted"
     attrs = found.attrs
     moments, scores = (stored_release(one) for one in plan.releases)
     assert moments is not None
