@@ -31,7 +31,8 @@ def sentence_in(pattern: str) -> str:
 
 def matches(path: Path) -> Iterator[tuple[int, str]]:
     """Yield line and text of the literals that follow ``match=`` in a file, values in f-strings left out."""
-    for node in ast.walk(ast.parse(path.read_bytes())):
+    text = path.read_bytes()
+    for node in ast.walk(ast.parse(text)) if b"match" in text else ():
         if isinstance(node, ast.keyword) and node.arg == "match":
             for one in ast.walk(node.value):
                 if isinstance(one, ast.Constant) and isinstance(one.value, str):

@@ -63,7 +63,7 @@ def test_pure_stages_divide_epsilon_and_spend_no_delta() -> None:
     epsilon=st.floats(0.05, 5.0),
     delta=st.sampled_from([1e-4, 1e-6]),
 )
-@settings(max_examples=15, deadline=None, derandomize=True)
+@settings(max_examples=8, deadline=None, derandomize=True)
 def test_an_allocation_meets_its_target_from_below(
     stages: list[tuple[type[Loss], float]], epsilon: float, delta: float
 ) -> None:

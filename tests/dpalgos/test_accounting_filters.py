@@ -93,7 +93,7 @@ plan_losses = st.lists(
     epsilon=st.floats(0.0, 4.0),
     delta=st.sampled_from([0.0, 1e-7, 1e-5]),
 )
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=25, deadline=None, derandomize=True)
 def test_filters_are_monotone_and_both_their_questions_agree(
     plans: list[list[Loss]], extra: list[Loss], epsilon: float, delta: float
 ) -> None:

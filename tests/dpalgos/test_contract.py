@@ -73,7 +73,7 @@ def _check(kind: str, name: str, given: Mapping[str, object], monkeypatch: pytes
 
 
 @pytest.mark.parametrize(("kind", "name", "given"), BY_DAY)
-@pytest.mark.usefixtures("fewer_rows_a_person")
+@pytest.mark.usefixtures("fewer_rows_a_person", "coarse_accounting")
 def test_contract(kind: str, name: str, given: Mapping[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
     _check(kind, name, given, monkeypatch)
 

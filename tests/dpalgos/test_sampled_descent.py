@@ -20,6 +20,7 @@ from dpalgos.rows import ArrayRows
 from dpalgos.testing import blobs
 from dpalgos.trainers.gradient_descent import SampledDescent
 
+pytestmark = pytest.mark.usefixtures("coarse_accounting")
 ROWS = 400
 RATE = 0.25
 

@@ -114,7 +114,7 @@ KINDS = (
 quick = settings(max_examples=300, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 
 
-@quick
+@settings(quick, max_examples=100)
 @given(_messages())
 def test_round_trip(message: Wire) -> None:
     assert type(message).decode(message.encode()) == message

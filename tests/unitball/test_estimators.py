@@ -226,7 +226,7 @@ def test_cross_validation_warns_once_whatever_scores(rows: tuple[Any, Any], scor
     unitball.open_account("clinic", epsilon=5.0, delta=1e-6)
     with warnings.catch_warnings(record=True) as shown:
         warnings.simplefilter("default")
-        cross_val_score(private(epsilon=0.3), *rows, cv=3, scoring=scoring)
+        cross_val_score(private(epsilon=0.3), *rows, cv=2, scoring=scoring)
         with warnings.catch_warnings():
             warnings.simplefilter("default")
         private(epsilon=0.3).fit(*rows).score(*rows)
