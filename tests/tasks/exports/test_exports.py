@@ -6,6 +6,7 @@ import contextlib
 import copy
 import hashlib
 import io
+import itertools
 import json
 import math
 import pkgutil
@@ -23,6 +24,7 @@ from storage.errors import DamagedError, InputError, StorageError
 from storage.layout import Layout
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
+from tasks.exports import verifying
 from tasks.exports.archive import CHARGES, RUN, Archive, export_run, pack, read, release_member
 from tasks.exports.verifying import verify, verify_archive
 from tasks.planning.plans import RunIdentity
@@ -566,3 +568,14 @@ def test_a_run_behind_the_encoder_is_checked_as_one(root: Path, tmp_path: Path) 
     run = json.loads(read(archive).members[RUN])
     arrays = [np.load(io.BytesIO(read(archive).members[release_member(key, "arrays.npz")])) for key in run["releases"]]
     assert [one for one in arrays if "map1_map_kernels" in one.files], "its weights"
+
+
+def test_arrays_are_compared_as_their_numbers_are() -> None:
+    """Whole arrays at once, with the outcome of one number after another."""
+    numbers = [0.0, -0.0, 1.0, 1.0 + 9e-6, 1.0 + 2e-5, -1.0, 5e-13, 2e-12, 1e300, math.inf, -math.inf, math.nan]
+    arrays = [*map(np.array, numbers), np.array(1), np.array(1, np.uint8), np.array(2), np.array(True), np.array("1")]
+    arrays += [np.array([1.0, 2.0]), np.array([[1.0, 2.0]]), np.array([1.0, 2.1]), np.zeros(0)]
+    for one, other in itertools.product(arrays, repeat=2):
+        expected = verifying._equal(one.tolist(), other.tolist())
+        assert verifying._same_arrays({"a": one}, {"a": other}) == expected, (one, other)
+    assert not verifying._same_arrays({"a": arrays[0]}, {"b": arrays[0]})
