@@ -370,10 +370,10 @@ def membership_inference(name: str, options: AuditOptions, dataset: str, out: Pa
     shown = _lines(
         f"{name} on {dataset}: {report.models} shadow models of {report.rows} rows, under {report.neighbours}",
         [],
-        f"advantage {report.advantage:.4f}, at most {report.advantage_bound:.4f} by what is {stated}",
+        f"advantage {report.advantage:.4f}, at most {report.advantage_bound:.4f} by the {stated} guarantee",
         f"area under the ROC curve {report.area:.4f}, at most {report.area_bound:.4f}",
         *(
-            f"members recognised at {level:g} false alarms: {rate:.4f}, at most {most:.4f}"
+            f"true-positive rate at a false-positive rate of {level:g}: {rate:.4f}, at most {most:.4f}"
             for level, rate, most in report.rates
         ),
         seconds=report.seconds,

@@ -39,7 +39,7 @@ def version_of(name: str, version: str | None = None) -> DatasetRef:
     known = {one.version: one for one in open_catalog().registrations(name)}
     if version not in known:
         raise InputError(
-            f"{name} has no version {version!r}; it has, from the oldest on: {', '.join(known)} "
+            f"{name} has no version {version!r}; it has, oldest first: {', '.join(known)} "
             "(`unitball datasets --json` names the newest)"
         )
     return DatasetRef.model_validate(known[version].manifest["reference"])
