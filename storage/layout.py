@@ -127,7 +127,9 @@ class Layout:
     """Prefect's home."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "root", Path(self.root).expanduser().absolute())
+        # A run makes thousands, nearly all of them of what is absolute already.
+        if not (isinstance(self.root, Path) and self.root.is_absolute()):
+            object.__setattr__(self, "root", Path(self.root).expanduser().absolute())
 
     @property
     def objects(self) -> str | None:
@@ -203,7 +205,7 @@ class Layout:
                 "place; serve it at its present path: unitball serve --root PATH"
             )
         with writing(self.root):
-            if not served:
+            if not served and not self.root.is_dir():
                 self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
             for folder in (self.releases, self.results, self.artifacts, self.prefect):
                 _mode_of(folder)

@@ -28,10 +28,12 @@ import hmac
 import importlib.util
 import json
 import logging
+import os
 import secrets
 import sqlite3
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -393,12 +395,16 @@ class Memory:
         A file's table of versions, and the file's state (:func:`file_state`) before it was read.
     marks : mapping of path to (state, HighWaterMark)
         The high-water marks, each with the state of its file.
+    idle : list of process, state and sqlalchemy.Connection
+        The connection of the last transaction and the file's state after it. Opening a connection, and reading the
+        schema by it, takes three times as long as a transaction that reads.
     """
 
     known: Known | None = None
     engine: Engine | None = None
     versions: tuple[tuple[int, ...], dict[str, str]] | None = None
     marks: dict[Path, tuple[tuple[int, ...], HighWaterMark]] = field(default_factory=dict)
+    idle: list[tuple[int, tuple[int, ...], Connection]] = field(default_factory=list)
 
     def versions_at(self, state: tuple[int, ...] | None) -> dict[str, str] | None:
         """Return the table of versions of a file that was not written to since it was read."""
@@ -406,6 +412,49 @@ class Memory:
         if state is None or self.versions is None or state not in (self.versions[0], own):
             return None
         return self.versions[1]
+
+    def take(self, state: tuple[int, ...] | None) -> Connection | None:
+        """Return the idle connection to a file that is unchanged since its last transaction; close any other.
+
+        A file that was written, moved or replaced, or whose mode was changed, by whatever means, has another state. A
+        forked process neither uses nor closes the connection of its parent.
+        """
+        try:
+            process, known, connection = self.idle.pop()
+        except IndexError:
+            return None
+        if process != os.getpid():
+            _INHERITED.append(connection)
+            return None
+        if state is not None and state == known:
+            return connection
+        connection.close()
+        return None
+
+    def keep(self, connection: Connection, state: tuple[int, ...] | None) -> None:
+        """Keep a connection whose transaction has ended; the last few ledgers of a process have one each.
+
+        A file that was written just now has a state that the next write may not change.
+        """
+        if state is None or time.time_ns() - state[-1] < _TICK_NANOSECONDS:
+            connection.close()
+            return
+        self.take(None)
+        self.idle.append((os.getpid(), state, connection))
+        _RECENT.pop(id(self), None)
+        _RECENT[id(self)] = self
+        if len(_RECENT) > _MOST_IDLE:
+            # Another thread may do the same at the same time.
+            with suppress(KeyError, RuntimeError, StopIteration):
+                _RECENT.pop(next(iter(_RECENT))).take(None)
+
+
+_MOST_IDLE = 8
+# Times of files advance in steps of up to ten milliseconds.
+_TICK_NANOSECONDS = 20_000_000
+_RECENT: dict[int, Memory] = {}
+# Idle connections of the process that this one was forked from.
+_INHERITED: list[Connection] = []
 
 
 def file_state(path: Path) -> tuple[int, ...] | None:
@@ -424,7 +473,7 @@ class Database:
     Parameters
     ----------
     engine : sqlalchemy.Engine
-        Without a pool, so that it may cross a fork.
+        Without a pool, so that it may cross a fork; idle connections are in the memory.
     place : str
         Where it is, for messages; without any password.
     chain : Chain
@@ -482,9 +531,24 @@ class Database:
         FormatVersionError
             If it has another version now.
         """
-        with _begin(self.connection or self.engine, self.place, write=write) as connection:
+        with self._lent() as where, _begin(where, self.place, write=write) as connection:
             _require_version(_read_meta(connection, lock=write), self.place)
             yield connection
+
+    @contextmanager
+    def _lent(self) -> Iterator[Connection | Engine]:
+        """Lend what a transaction uses; a connection is kept for the next one if the transaction raises no error."""
+        if self.connection is not None or self.memory is None or not self.is_file:
+            yield self.connection or self.engine
+            return
+        with _transferred(self.place):
+            connection = self.memory.take(self.state()) or self.engine.connect()
+        try:
+            yield connection
+        except BaseException:
+            connection.close()
+            raise
+        self.memory.keep(connection, self.state())
 
 
 def open_database(

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
@@ -290,9 +290,15 @@ EMBEDDED_VARIABLE = "UNITBALL_EMBEDDED_API_URL"
 def current_root() -> Path:
     """Return the absolute root: ``UNITBALL_ROOT``, or one place per user, so that budgets depend on no folder."""
     if named := os.environ.get(ROOT_VARIABLE):
-        return Path(named).expanduser().resolve()
+        return _path(os.path.realpath(Path(named).expanduser() if named.startswith("~") else named))
     data = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
     return (data / "unitball").expanduser().resolve()
+
+
+@lru_cache(maxsize=64)
+def _path(absolute: str) -> Path:
+    # A run asks a thousand times, and making a path takes as long as asking the disk for it.
+    return Path(absolute)
 
 
 @contextmanager

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import event, text
 
 from storage.errors import FormatVersionError, InputError, SecretError, StorageError
 from storage.ledger import database as module
@@ -131,6 +132,61 @@ def test_what_is_remembered_of_a_mark_ends_with_its_file(tmp_path: Path, monkeyp
     with pytest.raises(StorageError, match=r"ledger\.head"):
         charged("after a change")
     assert spent(ledger) == 3
+
+
+def test_a_connection_is_used_again_as_long_as_the_file_is_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not after others wrote, nor for another file in its place, after an error, or in a process that was forked."""
+    path, memory = tmp_path / "ledger.sqlite", Memory()
+    database = open_database(path, key=KEY, memory=memory)
+    made: list[object] = []
+    event.listen(database.engine, "connect", lambda *_: made.append(1))
+
+    def connections(*, write: bool = False) -> tuple[int, str]:
+        # So that the file's times have advanced.
+        time.sleep(0.03)
+        made.clear()
+        with database.transaction(write=write) as connection:
+            ledger_id = connection.execute(text("SELECT value FROM ledger_meta WHERE name = 'ledger_id'")).scalar_one()
+        return len(made), str(ledger_id)
+
+    own = database.chain.ledger_id
+    connections()
+    assert connections() == connections(write=True) == connections() == (0, own)
+    ledger = Ledger(database, SumOfEpsilons())
+    ledger.open_account("clinic", Cap(2.0, 1e-5))
+    assert connections() == (1, own), "a file that was just written may be written again without a sign of it"
+    assert connections() == (0, own)
+    open_ledger(path).charge(request(release("theirs")), {})
+    assert spent(ledger) == 1.0
+    for change in (
+        lambda: _execute(path, "INSERT INTO ledger_meta VALUES ('theirs', '1')"),
+        lambda: path.chmod(0o640),
+        lambda: path.write_bytes(path.read_bytes()),
+        lambda: path.rename(path.with_name("aside")) and path.with_name("aside").rename(path),
+    ):
+        connections()
+        assert connections() == (0, own)
+        change()
+        assert connections() == (1, own)
+    with pytest.raises(ZeroDivisionError), database.transaction(write=False):
+        _ = 1 / 0
+    assert connections() == (1, own)
+    with monkeypatch.context() as patch:
+        patch.setattr(module.os, "getpid", lambda: 0)
+        assert connections() == (1, own), "the parent's"
+    assert connections() == (1, own)
+    other = opened(tmp_path / "other.sqlite")
+    (tmp_path / "other.sqlite").replace(path)
+    assert connections() == (1, other.chain.ledger_id)
+    others = [opened(tmp_path / f"{number}.sqlite") for number in range(8)]
+    time.sleep(0.03)
+    for one in others:
+        assert len(memory.idle) == 1
+        with one.transaction(write=False):
+            pass
+    assert memory.idle == [], "the last eight ledgers of a process have one"
 
 
 def test_what_is_remembered_of_an_opening_ends_with_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
