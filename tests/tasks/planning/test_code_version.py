@@ -278,6 +278,7 @@ def package(folder: Path, name: str, constant: int) -> type:
 
 def test_a_plug_in_brings_its_own_modules_name_and_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(versions, "_DOOR", ("dpalgos.keystream",))
     ours = version()
     cls = package(tmp_path, "unitball_toy_version", 1)
     before = code_version(cls)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -253,17 +252,6 @@ def test_one_more_run_is_told_before_it_is_asked_for(tmp_path: Path) -> None:
         check("clinic", delta=0.1)
     with pytest.raises(OverspendError, match="--delta 1e-07"):
         check("clinic", delta=1e-5, epsilon=0.9, replicate=8)
-
-
-def test_no_engine_is_imported() -> None:
-    """Prefect reads its settings when it is imported, and takes seconds."""
-    import subprocess
-
-    from tests.support.processes import clean_environment
-
-    code = "import sys, tasks.release.preflight; print([name for name in ('prefect', 'mlflow') if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=clean_environment())
-    assert done.stdout.strip() == "[]", done
 
 
 @pytest.mark.parametrize("trainer", ["erm", "output-perturbation", "smo-output-perturbation", "consensus-admm"])
