@@ -20,6 +20,7 @@ from storage.errors import RefusedError
 from storage.layout import Layout
 from tasks.accounts.history import budget_history
 from tasks.planning.configuration import TrainingConfig
+from tasks.runtime.events import Event, LogLine, events_file
 from tasks.runtime.progress import listen
 from tasks.tracking.results import RunResult
 from tests.support.chains import charges, digests, followed, ingest_private
@@ -140,6 +141,10 @@ def test_a_refusal_is_not_tried_again(engine: Engine, tracked_root: Path, tmp_pa
     assert run is not None
     with get_client(sync_client=True) as client:
         assert client.read_flow_run(run).run_count == 1
+    lines = [LogLine.model_validate_json(line) for line in events_file(tracked_root).read_bytes().splitlines()]
+    (told,) = [line for line in lines if line.event == str(Event.REFUSED)]
+    assert told.dataset == "clinic"
+    assert "up to 0.5" in str(told.details["reason"])
     assert charges() == []
     assert digests() == {}
 
