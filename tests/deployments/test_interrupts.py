@@ -255,7 +255,7 @@ def test_a_charge_is_told_wherever_the_signal_meets_its_entry(step: str) -> None
     assert "to account clinic was being written, and is recorded completely or not at all" in ended.err
 
 
-@pytest.mark.parametrize(("when", "said"), [("meanwhile", "unitball budget"), ("afterwards", "ledger is restored")])
+@pytest.mark.parametrize(("when", "said"), [("meanwhile", "unitball budget"), ("afterwards", "ledger is accepted")])
 def test_a_restoration_that_is_stopped_is_not_said_to_have_charged_nothing(when: str, said: str) -> None:
     ended = _ended(
         f"""

@@ -867,7 +867,7 @@ def test_a_run_that_is_stopped_says_what_the_parties_have_charged(
     with pytest.raises(KeyboardInterrupt):
         parties.run(**LOCAL)
     assert re.fullmatch(stands_then, said[0])
-    before = "charged for this run before, at no further cost"
+    before = "already charged for this run, at no further cost"
     assert not any(before in line for line in parties.told)
     parties.meddle = lambda party, request: request
     parties.run(**LOCAL)

@@ -170,11 +170,11 @@ def test_where_all_workers_go_it_is_said(workless: LocalCluster, root: Path) -> 
     said: list[str] = []
     with listen(lambda stage, label, _: said.append(label)), runner:
         workless.scale(0)
-        wait_for("the line", lambda: [label for label in said if "gone" in label], every=0.05)
+        wait_for("the line", lambda: [label for label in said if "is left" in label], every=0.05)
         future = runner.client.submit(others)  # type: ignore[attr-defined]  # Dask's, and not every runner's
         workless.scale(1)
         assert future.result(timeout=300) == 1, "one that came late shares its sums too"
-    assert [label.partition(" tls://")[0] for label in said if "gone" in label] == [
+    assert [label.partition(" tls://")[0] for label in said if "is left" in label] == [
         "no worker is left; the run continues when one connects: unitball dask worker"
     ]
 

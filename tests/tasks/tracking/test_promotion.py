@@ -316,7 +316,7 @@ def test_a_model_without_a_record_is_loaded_on_its_owners_word_alone(models: Pat
     commands("model", "record", "forged/1", "--digest", "0" * 64, *here).refused(2, f"has the SHA-256 {digest}")
     assert "forged/1" in {f"{one.name}/{one.version}" for one in unrecorded(models)}
     told = commands.succeeds("model", "record", "forged/1", "--digest", digest.upper(), *here)
-    assert [one.split(" ")[0] for one in told["unknown"]] == ["what", "what", "what"]
+    assert [one.split(" ")[0] for one in told["unknown"]] == ["its", "its", "audits"]
     commands("model", "record", "forged/1", "--digest", digest, *here).refused(2, "already recorded")
     assert "forged/1" not in {f"{one.name}/{one.version}" for one in unrecorded(models)}
     load_model(models, forged)
