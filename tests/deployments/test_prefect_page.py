@@ -89,7 +89,7 @@ def test_the_form_of_a_deployment_refuses_a_bad_value_and_runs_a_good_one(
             labels = "return [...document.querySelectorAll('label')].map(item => item.innerText.split(' (')[0].trim())"
             order = [label for label in browser.execute_script(labels) if label in FORM]
             assert order == FORM
-            for said in ("Epsilon (Optional)", "smaller protects more", "Any other option of a training"):
+            for said in ("Epsilon (Optional)", "smaller protects more", "Further options of a training"):
                 assert said in text(), said
             assert "[object Object]" not in text()
             boxes = "return [...document.querySelectorAll('input, textarea')].map(item => item.value)"

@@ -159,7 +159,7 @@ def test_the_command_rotates_and_says_what_to_start_again(commands: CommandLine)
     after = credentials(commands.root)
     assert after != before
     assert str(credentials_file(commands.root)) in outcome.out
-    assert "start again what serves http://127.0.0.1:4210/api" in outcome.out
+    assert "restart the server at http://127.0.0.1:4210/api" in outcome.out
     assert after.password not in outcome.out
 
 
