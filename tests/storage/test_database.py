@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import time
 from pathlib import Path
@@ -174,7 +175,7 @@ def test_a_connection_is_used_again_as_long_as_the_file_is_the_same(
         _ = 1 / 0
     assert connections() == (1, own)
     with monkeypatch.context() as patch:
-        patch.setattr(module.os, "getpid", lambda: 0)
+        patch.setattr(os, "getpid", lambda: 0)
         assert connections() == (1, own), "the parent's"
     assert connections() == (1, own)
     other = opened(tmp_path / "other.sqlite")
