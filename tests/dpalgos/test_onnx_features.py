@@ -338,5 +338,5 @@ def test_external_data_is_not_read_even_where_it_is(tmp_path: Any, monkeypatch: 
 def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     onnx_sessions.sessions.cache_clear()
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(ParameterError, match=r"'unitball\[onnx\]'"):
+    with pytest.raises(ParameterError, match=r"'\.\[onnx\]'"):
         encoder(linear_model(WEIGHTS))

@@ -239,7 +239,7 @@ def test_without_the_extra_it_is_said(root: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "prefect_dask" else find(name))
     task_runner(Layout(root), 2, None)
     for dask in ("local", "tls://127.0.0.1:1"):
-        with pytest.raises(InputError, match=r"unitball\[dask\]"):
+        with pytest.raises(InputError, match=r"'\.\[dask\]'"):
             task_runner(Layout(root), 2, dask)
 
 
