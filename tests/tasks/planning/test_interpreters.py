@@ -6,7 +6,6 @@ import importlib.metadata
 import re
 import shutil
 import subprocess
-import sys
 import tomllib
 from functools import cache
 from pathlib import Path
@@ -20,7 +19,6 @@ from dpalgos import registry
 from tasks.planning import identity
 from tests.support.data import REPOSITORY
 from tests.support.interpreters import VERSIONS, interpreters, versions_under
-from tests.support.nights import by_night
 
 LOCK, LOWEST = REPOSITORY / "requirements.lock", REPOSITORY / "requirements-lowest.lock"
 
@@ -55,8 +53,7 @@ def locked(lock: Path = LOCK) -> dict[str, list[tuple[str, str]]]:
     return found
 
 
-# This process asks as the others do, and with more than a standard library: its own Python is for the night.
-@pytest.fixture(params=by_night(VERSIONS, {f"{sys.version_info[0]}.{sys.version_info[1]}"}))
+@pytest.fixture(params=VERSIONS)
 def program(request: pytest.FixtureRequest) -> str:
     found = interpreters().get(request.param)
     if found is None:
