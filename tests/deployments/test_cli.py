@@ -633,7 +633,7 @@ def test_private_rows_do_not_come_back_as_public(commands: CommandLine, tmp_path
         (["--epsilon", "1", "--sizes", "10,0"], ["sizes", "1"]),
         (["--epsilon", "1", "--sizes", "10,20", "--rows-per-party", "5"], ["--sizes", "--rows-per-party"]),
         # The default of --parties, so that it passed silently.
-        (["--epsilon", "1", "--sizes", "10,20", "--parties", "5"], ["--parties 5", "--sizes of 2", "or say 2"]),
+        (["--epsilon", "1", "--sizes", "10,20", "--parties", "5"], ["--parties 5", "--sizes of 2", "give 2"]),
         (["--epsilon", "1", "--parties", "0"], ["parties"]),
         (["--epsilon", "1", "--test-fraction", "1"], ["--test-fraction", "less than 1"]),
         (["--epsilon", "1", "--seed", "-1"], ["seed"]),

@@ -136,7 +136,7 @@ def test_a_cached_run_shows_what_is_spent_and_left(clinic: PrivateRows, monkeypa
     assert cached["epsilon spent after"] == first["epsilon spent after"] != "0"
     left = one_more_run("clinic")
     assert left is not None
-    assert cached[f"left: {left.run} of"] == left.amount
+    assert cached[f"remaining: {left.run} of"] == left.amount
     artifacts.show_budget(find_dataset("clinic"), {**outcomes[0], "spent_after": 0.98232})
     assert shown[-1]["epsilon spent after"] == "0.9824", "never less than was spent"
 
