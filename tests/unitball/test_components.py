@@ -124,7 +124,7 @@ def test_a_model_of_scores_composes_the_basis(rows: tuple[Any, Any]) -> None:
     assert composed.mu == pytest.approx(np.hypot(alone.mu, pca.basis_.losses[0].mu), rel=1e-9)
     assert composed.epsilon > alone.epsilon + 0.5
     assert pca.basis_.key[:12] in str(model.guarantee_)
-    assert "held out" in str(model.guarantee_)
+    assert "held-out" in str(model.guarantee_)
     # Without a pipeline the mark on the scores says it, on selections and pickled copies as well.
     scores = pickle.loads(pickle.dumps(scores[:1500]))  # noqa: S301 - our own
     assert basis_of(scores) == pca.basis_
