@@ -379,10 +379,10 @@ class _Option:
         kinds = map(_without_none, get_args(self.field.annotation) if get_origin(self.kind) in _MAPPINGS else ())
         return [word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind)]
 
-    def annotation(self, default: object, flags: Mapping[str, str], panel: str | None) -> Any:
+    def annotation(self, default: object, flags: Mapping[str, str], panel: str | None, own: str | None = None) -> Any:
         """Return what Typer needs to know; values stay text, so that the model finds all faults at once."""
-        limits = "; ".join(part for part in (_bounds(self.field), _shown(default)) if part)
-        text = " ".join(part for part in (self.field.description, limits and f"({limits})") if part)
+        limits = "; ".join(part for part in (_bounds(self.field), "" if own else _shown(default)) if part)
+        text = " ".join(part for part in (own or self.field.description, limits and f"({limits})") if part)
         # Fields stand in backticks.
         text = re.sub(r"`(\w+)`", lambda found: flags.get(found[1], found[0]), text)
         if self.kind is bool:
@@ -426,7 +426,7 @@ def options_of(
     defaults: Mapping[str, Any] | None = None,
     first: Collection[str] = (),
     as_in_train: bool = False,
-    computed: Collection[str] = (),
+    described: Mapping[str, str] | None = None,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Return a decorator: a command's first parameter becomes options, one per field of the model.
 
@@ -449,8 +449,8 @@ def options_of(
         Fields that most runs need: ``--help`` shows them first and in full.
     as_in_train : bool
         Whether ``--help`` lists the others by name and leads to that of ``train``.
-    computed : collection of str
-        Fields whose default this command computes, so that ``--help`` shows none.
+    described : mapping of str to str
+        Help of fields whose meaning or default is another one in this command, with that default.
 
     Raises
     ------
@@ -461,7 +461,7 @@ def options_of(
     flags = [option.flag for option in options]
     if repeated := {flag for flag in flags if flags.count(flag) > 1}:
         raise ValueError(f"{model.__name__} defines the option {', '.join(sorted(repeated))} twice")
-    ours = dict(defaults or {})
+    ours, own_help = dict(defaults or {}), dict(described or {})
     by_field = {option.place[-1]: option.flag for option in options}
 
     def panel(option: _Option) -> str | None:
@@ -477,9 +477,10 @@ def options_of(
                 inspect.Parameter.KEYWORD_ONLY,
                 default=None,
                 annotation=option.annotation(
-                    None if option.place[-1] in computed else ours.get(option.place[0], option.field.get_default()),
+                    ours.get(option.place[0], option.field.get_default()),
                     by_field,
                     panel(option),
+                    own_help.get(option.place[-1]),
                 ),
             )
             for option in options

@@ -100,14 +100,26 @@ def give_back(
     return Answer({"returned": run}, [f"returned what was reserved for run {run}"])
 
 
+_AS_A_STUDY = {
+    "dataset": "Any name for the study: that of the MLflow experiment and of the model. Default: digits.",
+    "epsilon": "ε of the run, charged in full to each party's account. Default: 1, with --describe 0.2; the price is "
+    "then printed, and --yes charges it.",
+    "delta": "δ of the run, the same for all parties. Default: 1e-5, whatever the parties' caps.",
+    "trust": "Trust model: secagg or local. Default: secagg.",
+    "dropouts": "secagg: parties that may drop out during the run. Default: 0.",
+    "colluders": "secagg: parties that may collude with the coordinator. Default: the roster's floor, else a third of "
+    "the parties, rounded up.",
+}
+
+
 @app.command(epilog="Example: unitball federate --roster docs/examples/roster.yaml --dataset study --epsilon 1")
 @options_of(
     TrainingConfig,
     without=[*_NOT_HERE, *_NOR, *_NOR_YET],
     named={"parameters": "--param"},
-    first=["epsilon", "delta", "algorithm", "trust", "dropouts", "colluders"],
+    first=["dataset", "epsilon", "delta", "algorithm", "trust", "dropouts", "colluders"],
     as_in_train=True,
-    computed=["colluders"],
+    described=_AS_A_STUDY,
 )
 @answered
 def federate(
@@ -116,7 +128,10 @@ def federate(
     patience: Annotated[float, typer.Option(min=1, help="Answer timeout of a party, in seconds.")] = 120.0,
     measure_on: Annotated[
         str | None,
-        typer.Option(help="Public data set for the evaluation; parties then hold out no rows."),
+        typer.Option(
+            help="Public data set for the evaluation; parties then hold out no rows. Default: the parties' held-out "
+            "rows."
+        ),
     ] = None,
     describe: Annotated[
         bool, typer.Option("--describe", help="Count all columns instead of training, as `unitball describe` does.")

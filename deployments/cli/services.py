@@ -229,9 +229,12 @@ def restore(
     reason: Annotated[str, typer.Option(help="Reason; recorded.")],
     epsilon: Annotated[
         float | None,
-        typer.Option(help="Upper bound on the epsilon charged since this back-up, if no high-water mark records it."),
+        typer.Option(
+            help="If the high-water marks are lost: upper bound on the epsilon charged since this back-up, for each "
+            "private account. Default: what the marks record."
+        ),
     ] = None,
-    delta: Annotated[float | None, typer.Option(help="Delta of that bound.")] = None,
+    delta: Annotated[float | None, typer.Option(help="Delta of that bound. Required with --epsilon.")] = None,
 ) -> Answer:
     """Accept a ledger older than its high-water marks; the gap is recorded as spent."""
     from tasks.accounts.ledger import restore_ledger

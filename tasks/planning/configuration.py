@@ -207,7 +207,8 @@ class BudgetSettings(BaseModel, frozen=True, extra="forbid"):
             gt=0,
             le=1000,
             allow_inf_nan=False,
-            description="Privacy budget ε of the run, per party. Required except for algorithms without noise.",
+            description="ε of the run: the bound for each row or person, whichever party has it. Default: 1 in train, "
+            "where private rows then need --yes; otherwise required, except for algorithms without noise.",
             examples=[1.0],
         ),
     ] = None
@@ -217,8 +218,7 @@ class BudgetSettings(BaseModel, frozen=True, extra="forbid"):
             ge=0,
             lt=1,
             description="δ of the run. Default: 82 % (105/128) of the cap's δ if all noise is Gaussian, else 10 % of "
-            "it; 1e-5 "
-            "on public rows.",
+            "it; 1e-5 on public rows.",
             examples=[1e-6],
         ),
     ] = None
@@ -357,7 +357,9 @@ class TrustSettings(BaseModel, frozen=True, extra="forbid"):
 
     trust: Annotated[
         Annotated[str, RegisteredName("trusts")] | None,
-        Field(description="Trust model: local, secagg or central. Default: the algorithm's first."),
+        Field(
+            description="Trust model: local, secagg or central. Default: the first that `unitball algorithms` names."
+        ),
     ] = None
     neighbours: Annotated[
         RelationInForce | None,
@@ -447,7 +449,7 @@ class EvaluationSettings(BaseModel, frozen=True, extra="forbid"):
         Field(
             min_length=1,
             description="The positive class of two. Precision, recall, F1, threshold, scores and effects refer to "
-            "it. Default: `positive` of the schema's label, else the last declared class. No further charge.",
+            "it. Default: the key positive of the schema's label, else the last declared class. No further charge.",
             examples=["ill"],
         ),
     ] = None

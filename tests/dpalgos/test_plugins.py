@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -47,6 +48,15 @@ def install(site: Path) -> None:
     shutil.copytree(TOY, site, dirs_exist_ok=True)
     importlib.invalidate_caches()
     registry._discover.cache_clear()
+
+
+def test_the_page_shows_the_package_that_is_tested() -> None:
+    page = Path("docs/own-algorithm.md").read_text("utf-8").replace("\n    ", "\n")
+    shown = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert shown == [(TOY / "unitball_toy" / name).read_text("utf-8") for name in ("grid.py", "nearest_mean.py")]
+    entry = 'nearest-mean = "unitball_toy.nearest_mean"'
+    assert entry in page
+    assert entry.replace('"', "") in next(TOY.glob("*/entry_points.txt")).read_text("utf-8")
 
 
 def test_an_installed_package_brings_its_algorithm(site: Path) -> None:
