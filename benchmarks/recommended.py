@@ -9,7 +9,7 @@ trust model as in a run; the other parts of a run (root, ledger, door) are left 
 instead of once per run. One line a point: mean, smallest and largest over the seeds. ``--none`` adds softmax regression
 without noise on the same features. ``--keep`` stores the scattering features in a folder for the next time. ``--plot``
 draws the figure, with the lines of ``unitball frontier --dataset mnist --algorithms … --out others`` in it where
-``--beside others/results.parquet`` names them.
+``--results others/results.parquet`` names them.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def main() -> None:
     )
     parser.add_argument("--keep", type=Path)
     parser.add_argument("--plot", type=Path, help="draw the figure of docs/accuracy.md")
-    parser.add_argument("--beside", type=Path, nargs="*", default=[], help="results.parquet of unitball frontier")
+    parser.add_argument("--results", type=Path, nargs="*", default=[], help="results.parquet of unitball frontier")
     given = parser.parse_args()
     images, runs = Images(given.keep, given.rows), []
     print(f"{given.parties} parties, {given.rows} rows, trust {given.trust}, {given.seeds} seeds")
@@ -74,13 +74,13 @@ def main() -> None:
         print(f"{'none':<17}{'-':>8}{accuracy:>9.4f}")
         runs.append({"algorithm": "no noise, softmax regression", "epsilon": None, "accuracy": accuracy})
     if given.plot is not None:
-        draw(runs, given.beside, given.plot)
+        draw(runs, given.results, given.plot)
 
 
-def draw(runs: list[dict[str, Any]], beside: list[Path], path: Path) -> None:
+def draw(runs: list[dict[str, Any]], results: list[Path], path: Path) -> None:
     """Draw accuracies against epsilon, with those of ``unitball frontier``'s results."""
     names = {"axis_epsilon": "epsilon", "metric_accuracy": "accuracy"}
-    others = [pd.read_parquet(place).rename(columns=names) for place in beside]
+    others = [pd.read_parquet(place).rename(columns=names) for place in results]
     for one in others:
         flaw = np.where(one["proved"].isna() & one["epsilon"].notna(), ", as published: proved nothing", "")
         one["algorithm"] += ", " + one["trust"] + flaw

@@ -172,7 +172,7 @@ def served(
 
 
 @pytest.fixture
-def beside(served: Served, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> CommandLine:
+def served_commands(served: Served, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> CommandLine:
     """Return the command line in this process, on the root that is served: a process of its own imports for seconds."""
     monkeypatch.setenv("UNITBALL_ROOT", str(served.root))
     return CommandLine(served.root, capfd)

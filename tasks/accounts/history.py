@@ -59,7 +59,7 @@ class BudgetHistory(BaseModel, frozen=True):
         How many more runs like the last one fit; None for public data and before the first run.
     refused_from : str or None
         Day of the first scheduled run that would be refused, as forecast by
-        (:func:`tasks.release.forecasts.budget_histories`); None where no scheduled run would be, or no forecast was
+        :func:`tasks.release.forecasts.budget_histories`; None where no scheduled run would be, or no forecast was
         made.
     """
 

@@ -58,15 +58,15 @@ def _runs(program: str, arguments: Sequence[str], out: Path, err: Path) -> None:
 
 
 @contextlib.contextmanager
-def _started(program: str, *arguments: object, anew: bool = False, **environment: str) -> Iterator[_Program]:
-    """Start a program, killed where it does not end: forked from a process that has the imports behind it, or anew."""
+def _started(program: str, *arguments: object, fresh: bool = False, **environment: str) -> Iterator[_Program]:
+    """Start a program, killed where it does not end: forked from a process that has done the imports, or fresh."""
     with tempfile.TemporaryDirectory() as folder:
         out, err = Path(folder) / "out", Path(folder) / "err"
         words = [*map(str, arguments)]
         out.touch()
         err.touch()
         process: ForkServerProcess | subprocess.Popen[bytes]
-        if anew:
+        if fresh:
             command, variables = [sys.executable, "-c", program, *words], clean_environment(**environment)
             process = subprocess.Popen(command, stdout=out.open("ab"), stderr=err.open("ab"), env=variables)
             code = process.poll
@@ -403,7 +403,7 @@ def _held(root: Path, step: str, *arguments: object, grace: float = 600.0, **env
     marker = root.parent / f"held-{step}"
     # In a process that was forked Prefect has read the settings of another one.
     given = (grace, step, marker, *arguments)
-    with _started(_HELD, *given, anew=arguments[0] == "train", UNITBALL_ROOT=str(root), **environment) as process:
+    with _started(_HELD, *given, fresh=arguments[0] == "train", UNITBALL_ROOT=str(root), **environment) as process:
         wait_for(step, lambda: marker.exists() or process.code() is not None, every=0.02)
         assert process.code() is None, process.ended()
         yield process
@@ -465,7 +465,7 @@ def test_a_run_that_is_terminated_in_the_engines_hands(engine: Engine, unitball:
     said = "charged: 2 releases to account clinic-2026, which has now spent epsilon 0.2"
     ended.refused(143, "terminated", said)
     (before,) = {charge.plan.sequence for charge in open_ledger().charges("clinic-2026")}
-    # What was charged is asked of the ledger, whoever runs it.
+    # What was charged is asked of the ledger, whichever process runs it.
     with runs_called():
         again = unitball(*train)
         after = {charge.plan.sequence for charge in open_ledger().charges("clinic-2026")}

@@ -117,7 +117,7 @@ def named_in(database: Path, text: str) -> set[tuple[str, str]]:
 
 
 def works(commands: CommandLine, asked: Path, tmp_path: Path, epsilon: float = 0.4) -> None:
-    """Show, predict, check, repeat for nothing, and train anew at the root where commands are."""
+    """Show, predict, check, repeat at no charge, and train again at the root of the commands."""
     shown = commands("model", "show", MODEL)
     assert shown.code == 0, shown
     predicted = tmp_path / f"predicted-{epsilon}.parquet"

@@ -199,14 +199,14 @@ def test_a_refusal_ends_in_a_state_of_that_name_and_is_not_retried(by: str, serv
     assert all(party["epsilon_spent"] <= 1 for party in report["parties"])
 
 
-def test_scheduled_run(served: Served, beside: CommandLine, tmp_path: Path) -> None:
+def test_scheduled_run(served: Served, served_commands: CommandLine, tmp_path: Path) -> None:
     """The schedule of the deployments' file has reached the server; with dates every few seconds it starts runs.
 
     Whatever a holder of the secret writes into the deployment: the runner runs the flow that it has imported. It lists
     data sets that come later, and sends alerts.
     """
     rows = write_rows(tmp_path / "rows.libsvm", 200)
-    beside.succeeds(*ingestion(rows, name="clinic-later"))
+    served_commands.succeeds(*ingestion(rows, name="clinic-later"))
     # Once it has looked at the ledger again.
     wait_for("the data set in the form", lambda: "clinic-later" in json.dumps(_deployment(served, "train")))
     canary = attacked(served, tmp_path)

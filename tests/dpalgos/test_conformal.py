@@ -107,7 +107,7 @@ def released(random: np.random.Generator, of: Floats, law: Law, runs: int = RUNS
 
 @cache
 def drawn_noise(runs: int) -> tuple[Floats, Floats]:
-    """Return noise of running sums (runs, 2, bins) and of totals (runs,), of deviation 1: rows are drawn anew."""
+    """Return noise of running sums (runs, 2, bins) and of totals (runs,), of deviation 1: rows are drawn again."""
     random = np.random.default_rng(runs)
     noise = random.standard_normal((runs, 2, BINS)) @ np.linalg.cholesky(UNIT).T
     return np.asarray(noise), random.standard_normal(runs)

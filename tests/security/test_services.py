@@ -358,9 +358,9 @@ def test_the_secret_writes_no_file_outside_the_folder_of_artifacts(served: Serve
     assert ("attack",) not in users
 
 
-def test_a_reader_sees_all_of_mlflow_and_writes_nothing(served: Served, beside: CommandLine) -> None:
+def test_a_reader_sees_all_of_mlflow_and_writes_nothing(served: Served, served_commands: CommandLine) -> None:
     """Experiments, runs and models, later ones included; tried on every writing endpoint of both applications."""
-    beside.succeeds("secret", "add", "anna", "--reader")
+    served_commands.succeeds("secret", "add", "anna", "--reader")
     file = Layout(served.root).private / "readers" / "anna.secret"
     assert file.stat().st_mode & 0o777 == 0o600
     anna = f"Basic {b64encode(file.read_bytes().strip()).decode()}"
@@ -421,7 +421,7 @@ def test_a_reader_sees_all_of_mlflow_and_writes_nothing(served: Served, beside: 
         connection.close()
     # It opens nothing else.
     assert answer(served.api, "GET", "/api/admin/version", {"Authorization": anna})[0] == 401
-    beside.succeeds("secret", "remove", "anna")
+    served_commands.succeeds("secret", "remove", "anna")
     assert not file.exists()
 
 
