@@ -2,7 +2,7 @@
 
     python benchmarks/audits.py [--only NAME,NAME] [--output benchmarks/results/audit-all.json]
 
-Runs ``unitball audit --all --quick`` in a root of its own and keeps a row for each report. With ``--only`` those names
+Runs ``unitball audit --all --quick`` in a separate root and keeps a row for each report. With ``--only`` those names
 alone are audited, with the options of ``--all --quick``; their rows, and no others, are replaced in the file that
 there is, and rows of what is no longer registered are left out.
 """
@@ -45,7 +45,7 @@ def row(report: dict[str, Any]) -> list[Any]:
 
 
 def reports(*arguments: str) -> dict[str, Any]:
-    """Return what ``unitball audit --quick`` says in JSON, in a root of its own."""
+    """Return what ``unitball audit --quick`` says in JSON, in a separate root."""
     with tempfile.TemporaryDirectory() as root:
         command = [Path(sys.executable).with_name("unitball"), "audit", *arguments, "--quick", "--json"]
         alone = {**os.environ, "UNITBALL_ROOT": root}

@@ -9,7 +9,7 @@ All see the same scaled rows in float64, and are told the same public numbers: t
 to which rows less their mean are clipped. All are under replace-one. Peers are pure epsilon; ours stands at delta =
 10^-6. What is captured is measured on the exact covariance of the rows, which nothing clips, as a share of what its own
 leading components capture; the angle is the largest between the two subspaces. Seconds are CPU seconds of all threads,
-which do not depend on what else the machine does. Each of the peers' fits is a process of its own, stopped after 600
+which do not depend on what else the machine does. Each of the peers' fits is a separate process, stopped after 600
 CPU seconds; a further seed is not tried then. Fits that THEIRS.json has already are not repeated. A set may be named
 with a number of its columns, as mnist:20.
 """
@@ -136,7 +136,7 @@ def _timed(fit: Fit, given: Any, components: int, epsilon: float, seed: int) -> 
 
 
 def _stopped_late(fit: Fit, *arguments: Any) -> tuple[np.ndarray, float]:
-    """Return the same of a process of its own, which has so many CPU seconds.
+    """Return the same of a separate process, which has so many CPU seconds.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Growth of the disk by nights: the same training with fresh noise, night after night, in a root of its own.
+"""Growth of the disk by nights: the same training with fresh noise, night after night, in a separate root.
 
     python benchmarks/disk_growth.py --nights 20
 

@@ -1,9 +1,9 @@
 """Growth of time and memory with rows, features and parties: a table, fitted exponents, and log-log plots.
 
-``python benchmarks/growth.py rows --most 1000000 --output FILE.json --plot FILE.svg``. Each point is a process of its
-own: rows are made in a stream and stored, then a covariance and ten gradient sums are taken of the stored rows, nothing
-kept between passes (``--keep`` bytes may be). Seconds are processor seconds of that process, so that a busy machine
-changes them little; the peak is its resident memory.
+``python benchmarks/growth.py rows --most 1000000 --output FILE.json --plot FILE.svg``. Each point is a separate
+process: rows are made in a stream and stored, then a covariance and ten gradient sums are taken of the stored rows,
+nothing kept between passes (``--keep`` bytes may be). Seconds are processor seconds of that process, so that a busy
+machine changes them little; the peak is its resident memory.
 """
 
 from __future__ import annotations

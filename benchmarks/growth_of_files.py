@@ -1,6 +1,6 @@
 """Growth of time and peak memory with rows where files are ingested, partitioned, predicted and evaluated.
 
-``python benchmarks/growth_of_files.py [--most 1000000]`` prints a table. Each point is a process of its own, which does
+``python benchmarks/growth_of_files.py [--most 1000000]`` prints a table. Each point is a separate process, which does
 one thing with rows of 20 features that were written before: seconds are its processor seconds after its imports, and
 the peak is its resident memory beyond what it held before the first row was read.
 """
@@ -47,7 +47,7 @@ def main() -> None:
     given = parser.parse_args()
     if given.stage is not None:
         work = STAGES[given.stage](given.folder)
-        # The peak is counted from what is held now, whatever imports have taken meanwhile.
+        # The peak is counted from the memory held now, so that imports do not count.
         Path("/proc/self/clear_refs").write_text("5")
         with Stage() as stage:
             work()

@@ -4,7 +4,7 @@
         [--output benchmarks/results/margins.json]
 
 The simulations of the nightly tests: released vectors are drawn without training. Cells that are in the file already
-are not made again; delete it after a change of the margins. All of it takes half an hour on a core of its own.
+are not made again; delete it after a change of the margins. All of it takes half an hour on one core.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ Outcome = dict[str, object]
 # What is drawn from, and how many of 150.
 PARTS = {"tasks/release": 30, "storage/ledger": 30, "tasks/accounts": 30, "dpalgos": 60}
 
-# Of the 150 that seed 1 drew before the suite was cut: those that change no result, whatever the tests are.
+# Of the 150 that seed 1 drew before the suite was cut: those that no test could detect, because they change no result.
 EQUIVALENT = {
     "tasks/release/ranges.py:153": "what is zipped has one length already",
     "tasks/release/ranges.py:128": "twice nought is nought",

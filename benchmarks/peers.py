@@ -1,4 +1,4 @@
-"""Other libraries' sides of ``benchmarks/performance.py``, each a process of an environment of its own.
+"""Other libraries' sides of ``benchmarks/performance.py``, each a process in a separate environment.
 
 ``python benchmarks/peers.py NAME`` prints the seconds of one run after a warm-up; what it needs stands in
 ``benchmarks/peers.txt``. NumPy is all that must be there to read this file.

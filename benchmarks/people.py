@@ -86,7 +86,7 @@ def people(rows: int, exponent: float, seed: int) -> np.ndarray:
 
 
 def bring_in(folder: Path, name: str, train: list[str], test: list[str], whose: np.ndarray | None = None) -> None:
-    """Register rows as public ones, so that they are measured exactly; each test row is a person's of its own."""
+    """Register rows as public ones, so that they are measured exactly; each test row is a separate person's."""
     from storage.readers import schemas
     from storage.refs import Visibility
     from tasks.datasets.registration import ingest

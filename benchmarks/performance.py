@@ -2,7 +2,7 @@
 
 ``python benchmarks/performance.py [rows …] [--repeat 5] [--peers PYTHON] [--json FILE]``. All sides of a row run in
 turn after one warm-up, so that a busy machine slows all; what counts is the ratio. Libraries that Unitball does not
-need run in an environment of their own (``benchmarks/peers.py``), whose interpreter ``--peers`` names; without it their
+need run in a separate environment (``benchmarks/peers.py``), whose interpreter ``--peers`` names; without it their
 lines are left out. A separate process is compared with an empty one, its children included, with its peak memory. Rows
 are synthetic, or scikit-learn's digits, or read from ``UNITBALL_DATA``; the environment's ``OMP_NUM_THREADS`` applies
 to all.
@@ -437,7 +437,7 @@ def _gaussian(folder: Path) -> Beside:
 
 
 def _unitball(*arguments: str, root: Path | None = None) -> int:
-    """Run the command line as a process of its own; return the peak of its memory in bytes."""
+    """Run the command line as a separate process; return the peak of its memory in bytes."""
     environment = {**os.environ, **({} if root is None else {"UNITBALL_ROOT": str(root)})}
     command = [sys.executable, "-c", "from deployments.cli import main; main()", *arguments]
     # Started by an empty process: what the starter holds counts as held by what it starts.
@@ -553,7 +553,7 @@ _ENGINE = contextlib.ExitStack()
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """One side of a row: wall and processor seconds, and the most memory that a process of its own took, in bytes."""
+    """One side of a row: wall and processor seconds, and the most memory that a separate process took, in bytes."""
 
     wall: float
     processor: float

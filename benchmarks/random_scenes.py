@@ -1,6 +1,6 @@
 """Train an encoder on images of random scenes, as the one that :mod:`dpalgos.features.encoder` ships.
 
-In an environment of its own (``benchmarks/random_scenes.txt``), on one GPU for minutes or on a processor for a trial::
+In a separate environment (``benchmarks/random_scenes.txt``), on one GPU for minutes or on a processor for a trial::
 
     python benchmarks/random_scenes.py --pairs 12_000_000 --out big.npz [--net small] [--probe FOLDER]
 

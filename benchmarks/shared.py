@@ -100,7 +100,7 @@ class Stage:
 
 
 def in_a_process(script: str, *arguments: object) -> dict[str, float]:
-    """Return what a script prints as JSON in a process of its own.
+    """Return what a script prints as JSON in a separate process.
 
     As behind the door: blocks go over the cores, a matrix product does not.
     """

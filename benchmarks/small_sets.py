@@ -3,7 +3,7 @@
     UNITBALL_DATA=/path/to/data python benchmarks/small_sets.py [--seeds 20] [--epsilons 0.5,1] [--sets heart_scale,…]
 
 Sets in LIBSVM's format (``$UNITBALL_DATA/libsvm``), rows brought to norm 1, four fifths to train and one to measure by
-another random partition each seed; where the set has test rows of its own (``NAME.t``) those. One curator, replace-one,
+another random partition each seed; where the set has its own test rows (``NAME.t``) those. One curator, replace-one,
 delta 1e-5; each trainer with its defaults and the whole budget, the recommended system by its rules. One line a set and
 budget: mean accuracy of the system, and of each trainer with its difference, paired by seed, ± the standard error of
 the mean. Left out is what cannot run there (other relations, nights) and what is proved nothing about.

@@ -6,8 +6,8 @@
 Each cell (set, epsilon, system, seed) is computed once and kept in the output file, so that a run that was stopped goes
 on where it was; ``--table`` prints what the file holds and computes nothing. Delta is 10⁻⁶, one curator, replace-one.
 As many rows are drawn as were counted. ``--held-out`` counts four fifths of the training rows, and tests models on the
-others: the numbers of ``dpalgos/synthesis/stages.py`` are chosen there. ``--peers`` adds other libraries, each in an
-environment of its own in the folder ``--peers-in`` (``benchmarks/peers-synthesis.txt``), at most 600 seconds of CPU per
+others: the numbers of ``dpalgos/synthesis/stages.py`` are chosen there. ``--peers`` adds other libraries, each in a
+separate environment in the folder ``--peers-in`` (``benchmarks/peers-synthesis.txt``), at most 600 seconds of CPU per
 cell.
 
 * ``rule``: stages as ``stages_for`` chooses them; ``tree`` and ``independent``: always with the tree of columns, and

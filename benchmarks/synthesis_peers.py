@@ -1,4 +1,4 @@
-"""Other libraries' sides of ``benchmarks/synthesis.py``, each in a process of an environment of its own.
+"""Other libraries' sides of ``benchmarks/synthesis.py``, each in a process in a separate environment.
 
 ``python benchmarks/synthesis_peers.py SYSTEM TABLE.npz`` reads a line of JSON per cell (``epsilon``, ``delta``,
 ``seed``, ``drawn``: where to write) and answers each with a line of JSON (``seconds``). ``drawn`` gets the drawn rows:

@@ -8,7 +8,7 @@ delta 10⁻⁶; a seed is a repetition with fresh noise. The candidates are step
 
 * ``rules``: the recommended system at ε; ``default``: ``noisy-gd`` with its own defaults at ε.
 * ``paid``: ``--tune`` on private rows, within ε.
-* ``drawn``: ``--tune --on`` rows that are drawn from a synthesis at ε of its own, then a run at ε. ``epsilon of both``
+* ``drawn``: ``--tune --on`` rows that are drawn from a separate synthesis at ε, then a run at ε. ``epsilon of both``
   is that of all that this run rests on.
 * ``rules at both``: the recommended system at that ε, without a synthesis.
 """
@@ -77,7 +77,7 @@ def compute(name: str, given: argparse.Namespace) -> None:
 
 
 class Runs:
-    """Runs on one set's training rows, which are private, in a root of their own."""
+    """Runs on one set's training rows, which are private, in a separate root."""
 
     def __init__(self, table: Table, name: str, epsilon: float) -> None:
         from storage.frames import frame_of

@@ -2,7 +2,7 @@
 
 ``python benchmarks/synthetic_cifar10.py FOLDER``, then
 ``unitball reproduce wang2024-table3 --scale full --dataset cifar10 --path FOLDER``. An image is its class's own
-image, faded, a brightness of its own, and noise; times are those of the format and the sizes, accuracies say nothing.
+image, faded, its own brightness, and noise; times are those of the format and the sizes, accuracies say nothing.
 """
 
 from __future__ import annotations

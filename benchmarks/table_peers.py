@@ -1,4 +1,4 @@
-"""Other libraries' sides of ``benchmarks/tables.py``, each in a process of an environment of its own.
+"""Other libraries' sides of ``benchmarks/tables.py``, each in a process in a separate environment.
 
 ``python benchmarks/table_peers.py SYSTEM TABLE.npz`` reads a line of JSON a cell (``epsilon``, ``delta``, ``seed``,
 ``scores``: where to write) and answers each with a line of JSON (``seconds``). What is written are scores of the test

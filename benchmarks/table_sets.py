@@ -1,9 +1,9 @@
 """The named tables that rules are chosen and measured on: where they lie, what is declared, how they are parted.
 
 Found through UNITBALL_DATA. Ranges and categories are declared here by hand, from the sets' descriptions or in round
-numbers around them, as an owner would before anything is released; cells outside go to the nearest end. What has test
-rows of its own keeps them; of the others a fifth is drawn once, by a public seed. Rules are chosen on a further fifth,
-of the training rows (:meth:`Table.held_out`). NumPy and pandas are all that must be there.
+numbers around them, as an owner would before anything is released; cells outside go to the nearest end. A set with its
+own test rows keeps them; for the others, a fifth of the rows is drawn once, by a public seed. Rules are chosen on a
+further fifth, of the training rows (:meth:`Table.held_out`). NumPy and pandas are all that must be there.
 
     python benchmarks/table_sets.py > benchmarks/results/table-sizes.json    # training rows, columns, classes
 """

@@ -113,7 +113,7 @@ def answered(client: SyncPrefectClient, deployment: UUID) -> bool:
 
 
 def _run(client: SyncPrefectClient, run: UUID) -> None:
-    # Whatever the server says of code: this process's own flow, which validates the run's parameters.
+    # No code that the server names: this process's own flow, which validates the run's parameters.
     try:
         run_flow(answer_request, client.read_flow_run(run), return_type="state")
     except (ParameterBindError, ParameterTypeError, SignatureMismatchError) as error:

@@ -454,7 +454,7 @@ def run(serving: Serving) -> int:
                 for part in parts:
                     if news := part.keep_alive():
                         print(news, flush=True)
-                # What is older than its time goes, once a day, in a process of its own.
+                # What is older than its time goes, once a day, in a separate process.
                 if time.monotonic() >= due and (tidying is None or tidying.poll() is not None):
                     tidying = GuardedProcess(tidy, root / "logs" / "tidying.log", os.environ)
                     due += _DAY_SECONDS

@@ -422,7 +422,7 @@ class Algorithm(Bounded, ABC):
     class says it for itself, since an argument need not hold for what a subclass changes."""
 
     def check(self, setting: Setting) -> None:
-        """Raise where the algorithm cannot run, or its proof does not hold, whatever the rows.
+        """Raise if, for reasons other than the rows, the algorithm cannot run or its proof does not hold.
 
         Raises
         ------
@@ -487,7 +487,7 @@ def admission(cls: type[Algorithm]) -> str:
 
 
 def require_people(*classes: type[Algorithm]) -> None:
-    """Raise where a class takes no people: called for every plan on an account of people, whatever rows they have.
+    """Raise where a class takes no people: called for every plan on an account of people, without regard to their rows.
 
     Parameters
     ----------
@@ -686,9 +686,9 @@ class DirectAlgorithm(Protocol):
 class Diagnosing(Protocol):
     """What a direct algorithm may add: numbers about its training, for public data only.
 
-    The numbers (an objective value, iterations, a duality gap) are computed from the rows without noise, whatever the
-    release itself adds. A task may call ``diagnostics`` in place of ``fit`` where the rows are public, and then reports
-    the numbers as metrics under the names given; on private rows it calls ``fit`` and there are none.
+    The numbers (an objective value, iterations, a duality gap) are computed from the rows without noise, also if the
+    release itself has noise. A task may call ``diagnostics`` in place of ``fit`` where the rows are public, and then
+    reports the numbers as metrics under the names given; on private rows it calls ``fit`` and there are none.
     """
 
     def diagnostics(
@@ -752,7 +752,7 @@ def fit(
 
 
 def planned_artefact(algorithm: Algorithm, setting: Setting) -> Artefact:
-    """Return what an algorithm makes of no rows: of the kind, types and shapes that it gives whatever the rows are.
+    """Return an algorithm's result for no rows: it has the kind, types and shapes of the result for any rows.
 
     Raises
     ------

@@ -23,7 +23,7 @@ class Column(Bounded):
 
     A number's cell is where its feature lies between ``low`` and ``high``, clipped to [0, 1]; where the feature
     ``missing`` is above 0 its cell is missing. A category has a feature a declared value, and the first of these above
-    half of ``high`` says which it is: one value at most, whatever a row holds. Where none is, its cell is missing. So
+    half of ``high`` says which it is: one value at most, for any row. Where none is, its cell is missing. So
     each row, of any numbers that are finite, has one cell of each column.
 
     Parameters

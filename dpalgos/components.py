@@ -17,7 +17,7 @@ this one is within 0.5 %. Eigenvalues nearer to each other than σ repel each ot
 enter as D/(D² + σ²). The estimate is 0 where λ̃ < 2σ√w, the edge of the noise, and never below 0.
 
 *Margins* are [max(0, λ̃ − q), λ̃ + q], around λ̃ and not around the estimate: |λ̃ − ṽᵀAṽ| = |ṽᵀEṽ| ≤ ‖E‖₂ for every ṽ,
-so with q the 95 % quantile of ‖E‖₂ all of them hold together with probability 0.95, whatever A is.
+so with q the 95 % quantile of ‖E‖₂ all of them hold together with probability 0.95, for any A.
 
 *The quantile* is simulated. Householder's reflections make of E/σ a tridiagonal matrix with N(0, 2) on the diagonal and
 χ_{w−1}, χ_{w−2}, … on the off-diagonal, of the same eigenvalues (Dumitriu & Edelman 2002); its outermost ones depend on

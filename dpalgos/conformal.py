@@ -419,10 +419,10 @@ class HeldOutErrors:
         return self._tails(self.sums[1], 1)
 
     def sides(self, coverage: float) -> int:
-        """Return whether an interval has two ends of its own (2) or one distance to either side (1).
+        """Return whether an interval has two ends of different distance (2) or one distance to either side (1).
 
         From public numbers alone: two, where the margin of one side takes at most a third of the share α/2 that may lie
-        beyond it, at the edge of most noise. With more, sides of their own become wider than they gain: of errors whose
+        beyond it, at the edge of most noise. With more, separate sides become wider than they gain: of errors whose
         tails are exponential by a factor of 1.18 at a third and of 1.3 at a half.
 
         Raises

@@ -40,7 +40,7 @@ def rounding_slack(rows: int, columns: int, cost: float, losses: float, total: f
     Notes
     -----
     Let u = 2⁻⁵³ and γ_k = k u/(1 − k u): a sum of k products is off by at most γ_k times the sum of their magnitudes,
-    in whatever order and with or without fused multiply-add (Higham, *Accuracy and stability of numerical algorithms*,
+    in any order and with or without fused multiply-add (Higham, *Accuracy and stability of numerical algorithms*,
     section 3.1). Rows have norm at most 1 up to 10⁻¹².
 
     A margin y z·w is off by at most γ_p ‖w‖ and 1 − margin by another u (1 + ‖w‖): together C n (p + 2) u (1 + ‖w‖)

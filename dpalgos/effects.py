@@ -1,8 +1,8 @@
 """Effects of columns: a model's scores along each column, the other columns at a reference.
 
 From weights, declarations and released counts alone: the scored rows are synthetic: parts of ranges, declared values
-and released medians. No private row is read, so this is post-processing without privacy cost. Whatever the map is, its
-scores there are evaluated, not simulated: of Fourier features too they are the curve itself.
+and released medians. No private row is read, so this is post-processing without privacy cost. For any map, its scores
+there are evaluated, not simulated: of Fourier features too they are the curve itself.
 
 *The reference* is a made-up row: where columns were counted, each number at its released median and each category at
 its most frequent value by the noisy counts; where nothing was counted, numbers at the middle of their declared range

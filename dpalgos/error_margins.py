@@ -104,7 +104,7 @@ class ErrorCounts:
     covariance : array (T, T)
         Of the noise of one line's running sums; the two lines' noises are independent.
     total : float
-        Count of rows that are not null records, noisy, with noise of its own.
+        Count of rows that are not null records, noisy, with independent noise.
     total_deviation : float
         Of the noise of ``total``.
     bound, centre : float

@@ -70,7 +70,7 @@ def sums_of_groups(
         Of the noise of their counts.
     before : (array (2, T), float), optional
         Running sums of all rows that were released before, and the standard deviation of the noise of the integers that
-        they were decoded from; where this release has none of its own.
+        they were decoded from; for a release without its own.
     """
     released = algorithm.deviation(setting) * setting.noise_factor
     estimates = GroupEstimates.of_release(algorithm, released, None if before is None else before[1])

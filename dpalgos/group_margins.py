@@ -27,7 +27,7 @@ same for groups and for all rows but for its size.
 *What is printed, and its margin.* Let A and B be sums of counts of the group whose noise has the variances a and b and
 the covariance k, and D = A + B, whose noise has :math:`s = \sqrt{a+b+2k}`. (Of sums of independent counts, a and b are
 multiples of the variance of one, and k is 0.) The rate A/D is printed where :math:`D \ge c\,s` with c =
-:data:`SHOWN_FROM`, and nowhere else, whatever its margin is. So the decision follows from the noise and from noisy
+:data:`SHOWN_FROM`, and nowhere else; its margin does not matter. So the decision follows from the noise and from noisy
 counts, and the margin is the conditional one (Fithian, Sun, Taylor 2014).
 
 Take "the rate is t". Then :math:`T = (1-t)A - tB` has mean 0 and variance

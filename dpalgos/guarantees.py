@@ -17,8 +17,8 @@ class Neighbours(StrEnum):
     ``replace-one``: the one is any record, null records (:mod:`dpalgos.rows`) included, and so is the other.
     ``replace-special``: one of the two is a null record, which contributes nothing.
 
-    ``add-remove-one``, where n itself differs, is named so that it is refused with its reason. It cannot hold here,
-    whatever the noise: n is public in manifests, sizes of shards, grids, the spectrum of a mean and the calibration.
+    ``add-remove-one``, where n itself differs, is named so that it is refused with its reason. It cannot hold here with
+    any noise: n is public in manifests, sizes of shards, grids, the spectrum of a mean and the calibration.
     """
 
     REPLACE_ONE = "replace-one"
@@ -115,7 +115,7 @@ class ApproximateDP(Bounded):
 
 @dataclass(frozen=True, slots=True)
 class SlackGaussian(Bounded):
-    """Gaussian differential privacy with slack: a post-processing of whatever tells all with probability ``slack``.
+    """Gaussian differential privacy except with probability ``slack``, in which the output may reveal everything.
 
     The output distinguishes neighbours no better than a pair that reveals which one it is with probability
     ``slack``, and is ``mu``-Gaussian-DP otherwise (:mod:`dpalgos.accounting.composition`). It composes like a
@@ -256,7 +256,7 @@ class Setting(Bounded):
         How many times its distribution's standard deviation the noise of a sum has, at least 1: what a step size or a
         shrinkage that weighs signal against noise goes by. Guarantees do not depend on it.
     rows_per_person : int
-        m: rows of one record at most, public. 1 where each row is a record of its own. No sensitivity depends on it
+        m: rows of one record at most, public. 1 where each row is a separate record. No sensitivity depends on it
         (:func:`dpalgos.integer_sums.row_weights`); memory, work and rounding errors are bounded by it.
 
     Raises

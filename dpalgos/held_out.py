@@ -39,7 +39,7 @@ def held_out_fraction(rows: int, classes: int, epsilon: float, delta: float) -> 
     delta : float
         At which epsilon is turned into noise. A constant of the account, a tenth of its cap's, and not the run's own:
         the result is public and has no privacy cost, so it need not be the delta that is spent; and runs of one epsilon
-        hold out the same rows whatever delta each of them takes, so that their partitions are one and do not add up.
+        hold out the same rows at any delta, so that their partitions are one and do not add up.
 
     Raises
     ------

@@ -7,8 +7,8 @@ public (:meth:`ColumnCounts.of_release`).
 *Nesting.* Bins are powers of two of equal parts of one range, so the running sums of T/2 bins are every second one of T
 (:meth:`ColumnCounts.coarser`): a part of a finer release, with the covariance of that part.
 
-*Several releases of the same rows* (:func:`combined`) are brought to the coarsest bins; there each says the same sums s
-with a covariance V_i of its own, running sums or plain counts added up, and all together, by least squares,
+*Several releases of the same rows* (:func:`combined`) are brought to the coarsest bins; there each gives the same sums
+s with their own covariances V_i, running sums or plain counts added up, and all together, by least squares,
 
     (Σ V_i⁻¹)⁻¹ Σ V_i⁻¹ s_i    with the covariance    (Σ V_i⁻¹)⁻¹,
 

@@ -168,10 +168,10 @@ def row_weights(
     Let a record be a person with k rows in what is summed, each of whom says k. A row that contributes nothing (it is
     null, or no number) only leaves a term out below, and a person without rows adds zero. Let L² be ``limit``, the
     squared norm that no single record's row exceeds, and s(k) the squared weight. Every encoded row has a squared norm
-    of at most ⌊L² s(k)⌋, in whole numbers. Then whatever all k rows add lies in the convex hull of zero and what single
-    rows may add, and a convex function, such as the distance of two such sums in any norm, is nowhere larger on the
-    hull than on what spans it. So each sensitivity is that of single rows, under both relations (zero is what a null
-    record adds):
+    of at most ⌊L² s(k)⌋, in whole numbers. Then the sum of all k rows lies in the convex hull of zero and of what
+    single rows may add, and a convex function, such as the distance of two such sums in any norm, is nowhere larger on
+    the hull than on what spans it. So each sensitivity is that of single rows, under both relations (zero is what a
+    null record adds):
 
     - *sums of vectors* (s = 1/k²): each of norm at most L/k, together at most L;
     - *outer products* l ⊗ r, l of norm at most L/k (s = 1/k²) and r of at most R: together at most L R in the Frobenius
@@ -438,7 +438,7 @@ class _Gram:
     """The sum of ``part.T @ part`` over parts that are added one by one.
 
     Proof of exactness: no product of two entries of a row of norm at most R exceeds R², so while m R² ≤ 2⁵³ every
-    partial sum over m rows, in whatever order, is a whole number that float64 holds; then the sum moves on to int64.
+    partial sum over m rows, in any order, is a whole number that float64 holds; then the sum moves on to int64.
     """
 
     def __init__(self, width: int, radius: float) -> None:
@@ -514,7 +514,7 @@ _COMPILED_FROM = 2**23
 _PIECE_ENTRIES = 2**18
 # Rows that a core takes at a time: enough of them to be worth handing over, few enough for all cores to end together.
 _SHARE_ENTRIES = 2**20
-# Up to this width rows are kept column after column: loops are then long, whatever the width.
+# Up to this width rows are kept column after column: loops are then long at any width.
 _NARROW = 128
 # Parties' blocks are joined up to this many rows.
 _JOINED_ROWS = 4096

@@ -40,14 +40,14 @@ def _require_secret(secret: bytes) -> None:
 
 
 def public_secret(seed: int) -> bytes:
-    """Return the secret that a public seed stands for: repeatable noise on public data, no privacy whatever."""
+    """Return the secret that a public seed stands for: repeatable noise on public data, without any privacy."""
     return _derive(bytes(SECRET_BYTES), "public seed", str(int(seed)).encode())
 
 
 def key_identifier(secret: bytes) -> str:
     """Return 32 hexadecimal digits by which a ledger notices that a party's secret was lost or changed.
 
-    Derived one way and under a purpose of its own: it reveals neither the secret nor any keystream.
+    Derived one way and under a separate purpose: it reveals neither the secret nor any keystream.
     """
     _require_secret(secret)
     return _derive(secret, "key identifier", length=16).hex()
@@ -66,7 +66,7 @@ def _canonical(value: Array) -> bytes:
 class KeyStream:
     """One keystream: AES-256 in counter mode from zero, read as little-endian 64-bit words.
 
-    Every stream has a key of its own, so the counter may start at zero. Reading ``a`` words and then ``b`` gives the
+    Every stream has its own key, so the counter may start at zero. Reading ``a`` words and then ``b`` gives the
     same words as reading ``a + b`` at once. Safe to use from several threads, though then the order of the threads
     decides who gets which words.
 

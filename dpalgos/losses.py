@@ -37,7 +37,7 @@ class ScoreLoss(Bounded, ABC):
 
     name: ClassVar[str]
     separable: ClassVar[bool] = True
-    """Whether the loss is a sum over weight rows, so that each row is a problem of its own."""
+    """Whether the loss is a sum over weight rows, so that each row is a separate problem."""
 
     @property
     @abstractmethod
@@ -488,8 +488,8 @@ def rounding_bound(problem: Problem, *, slope: Floats, weight: Floats, linear: F
 
     Notes
     -----
-    By the standard bounds (Higham, "Accuracy and stability of numerical algorithms", 2002, section 3.1), whatever the
-    order of each sum, with unit round-off u: a score errs by ``(d + 2) u ‖w‖``, its slope by the loss's curvature c
+    By the standard bounds (Higham, "Accuracy and stability of numerical algorithms", 2002, section 3.1), for any order
+    of each sum, with unit round-off u: a score errs by ``(d + 2) u ‖w‖``, its slope by the loss's curvature c
     times that and by the elementary functions' error; a mean over n rows in q blocks of b errs by ``(b + q + 4) u``
     times the mean size of the slopes, because the rows' norms are at most 1; Λ w and the last additions err by a few u.
     Where rows weigh, 1/k and the product with it err by u each, so by two times that mean more; n is the number of

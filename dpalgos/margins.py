@@ -8,7 +8,7 @@ For a ratio A / (A + B) of sums of counts the 2.5 % and 97.5 % quantiles of the 
 interval, with the exact distribution of the noise for the normal one: with a = A - Z'_A and b = B - Z'_B cut at zero,
 a / (a + b) <= t exactly where (1 - t) (A - Z'_A) <= t (B - Z'_B), so that the share of such draws is the p-value of
 "the ratio is t". Draws with a = b = 0 may be any ratio, and count as 0 for the lower and as 1 for the upper limit; the
-interval covers with at least 95 %, whatever the denominator, where the noise is all there is.
+interval covers with at least 95 %, for any denominator, where the noise is all there is.
 
 The held-out rows are a sample, and the margins hold for the number in the population: each
 drawn pair (a, b) becomes a drawn probability, Beta(a, b + 1) for the lower and Beta(a + 1, b) for the upper limit
@@ -68,13 +68,13 @@ def metrics_of_noisy_confusion(
         True class by predicted class, noisy.
     rows : int or None
         Rows that were held out, null records included; public. None of a part of them, whose number is not: N is the
-        noisy total then, whatever K.
+        noisy total then, for any K.
     deviation : float
         sigma, of the noise of each count.
     noise : callable
         Draws from the noise's distribution.
     classes : sequence of str
-        Names; no class has numbers of its own without them, or where there are more than twenty.
+        Names; without them, or with more than twenty classes, there are no numbers per class.
     """
     size, total, hits = len(counts), float(counts.sum()), float(np.trace(counts))
     known = rows if rows is not None and size > 2 and total >= rows - 3.0 * size * deviation else None

@@ -225,8 +225,8 @@ def _turned(intercept: Floats) -> Floats:
 class KernelModel(ArrayFields):
     """A classifier by the Gaussian kernel: scores Σ_s coefficients[c, s] exp(−gamma ‖x − support_s‖²) + intercept[c].
 
-    The support vectors are rows of the training data, bit for bit: such a model is for public data only, whatever
-    noise went into its making.
+    The support vectors are rows of the training data, bit for bit: such a model is for public data only, with any
+    noise.
 
     Parameters
     ----------
@@ -312,7 +312,7 @@ def require_planned(kind: str, arrays: Mapping[str, Array], planned: Artefact) -
     kind : str
     arrays : mapping of name to array
     planned : Artefact
-        One as it is planned, whatever its numbers (:func:`dpalgos.algorithms.planned_artefact`).
+        The planned artefact, with any numbers (:func:`dpalgos.algorithms.planned_artefact`).
 
     Raises
     ------

@@ -90,7 +90,7 @@ def _give_back(size: int) -> None:
 def claim(size: int) -> Iterator[None]:
     """Hold ``size`` bytes for rows that must be in memory; wait until they fit next to all other claims.
 
-    A claim without others is granted whatever its size: the caller checks beforehand that it fits at all. What is kept
+    A claim without others is granted at any size: the caller checks beforehand that it fits at all. What is kept
     by reservation is not waited for, since it ends when it is forgotten and not at a point of the program: it may come
     on top, but nothing more is kept meanwhile. A claim within a claim may wait forever.
     """

@@ -6,9 +6,9 @@ is missing in a neighbouring data set under ``replace-special``. It is counted i
 nothing else: :func:`sanitise` gives it zero features and the label :data:`NULL_LABEL`, and every algorithm leaves it
 out or sums a zero in its place.
 
-*Why the label carries it.* Whether a record is null is decided row by row and must survive whatever maps rows on their
-way: scaling to norm 1 leaves a zero row alone, but a feature map does not (cos 0 = 1), nor does the constant feature of
-an intercept. No map touches labels. So the label decides at the end, after all maps and after the constant feature.
+*Why the label carries it.* Whether a record is null is decided row by row and must survive all maps that are applied to
+rows: scaling to norm 1 leaves a zero row alone, but a feature map does not (cos 0 = 1), nor does the constant feature
+of an intercept. No map touches labels. So the label decides at the end, after all maps and after the constant feature.
 
 *What follows for sensitivities.* Let a release be a mechanism on f(D) = Σ g(x) over the n records of D, g(null) = 0,
 and let g range over a set G for real rows. Then one record moves f by at most
@@ -53,8 +53,9 @@ Ints = NDArray[np.int64]
 Shares: TypeAlias = "NDArray[np.int32] | NDArray[np.int64]"
 """Of each row, k: the number of rows of its person in what is summed, at least 1."""
 Block: TypeAlias = "tuple[Features, Array, Shares | None]"
-"""``(features, labels, shares)``: (m, d); (m,) class indices or real targets; (m,), or None where each row is a record
-of its own. Three on purpose: what unpacks two knows nothing of people, and fails."""
+"""``(features, labels, shares)``: (m, d); (m,) class indices or real targets; (m,), or None where each row is a
+separate record.
+Three on purpose: what unpacks two knows nothing of people, and fails."""
 
 
 # Rows of one product, and their numbers where they are wide.
@@ -326,7 +327,7 @@ def _through(maps: Sequence[RowMap], features: Features) -> Features:
 class MappedRows:
     """A party's rows seen through a sequence of maps, which come from other artefacts.
 
-    Total in the maps: whatever their numbers are, a block has ``dimension`` features and no warning is given. Where the
+    Total in the maps: for any numbers of theirs, a block has ``dimension`` features and no warning is given. Where the
     maps do not fit together, or do not give so many features, which no row decides, all rows are null records.
 
     Parameters
@@ -512,7 +513,7 @@ def accumulate(new: Callable[[], _Total], add: Callable[[_Total, _Item], None], 
 
 
 def for_each(function: Callable[[_Item], None], items: Iterable[_Item]) -> None:
-    """Call a function for every item, on all cores; each writes to a place of its own. No warning says what it met."""
+    """Call a function for every item, on all cores; each writes to its own place. No warning says what it met."""
 
     def add(_: None, item: _Item) -> None:
         with np.errstate(all="ignore"):
@@ -532,7 +533,7 @@ class SpreadRows:
     Guarantee
     ---------
     Contributions are sums over rows of whole numbers, in int64, so those of the parts add up to the whole party's, bit
-    for bit, in whatever order and wherever they are formed (tests/dpalgos/test_spreading.py). What leaves a worker is
+    for bit, in any order and wherever they are formed (tests/dpalgos/test_spreading.py). What leaves a worker is
     an exact sum of private rows: only a process that may read the rows may receive it.
 
     Attributes

@@ -145,7 +145,7 @@ SENTENCES: Mapping[str, str] = MappingProxyType(_SENTENCES)
 
 
 def define(code: str, text: str) -> None:
-    """Add a sentence: for algorithms in packages of their own, whose codes begin with the package's name.
+    """Add a sentence: for algorithms in separate packages, whose codes begin with the package's name.
 
     Parameters
     ----------

@@ -55,7 +55,7 @@ def _compared(request: ComparisonRequest) -> ComparisonOutcome:
     allowed, wanted = allowed_comparison(config.dataset, config.system)
     with one_run_a_dataset(config.dataset):
         registered = resolve_dataset(config.dataset)
-        # Whatever the model was trained on, it is compared on rows that are held out of all.
+        # With any training rows, the model is compared on rows that are held out of all.
         prepared = prepare(config.model_copy(update={"horizon": None}))
         *_, shards = materialise(prepared.rows, begin).values()
         features = [node for node in prepared.nodes.values() if isinstance(node, FeatureStep)]

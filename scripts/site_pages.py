@@ -49,12 +49,12 @@ _PAGES_OF_FILES = {
     "tasks/planning/configuration.py": "settings.md",
     "unitball/__init__.py": "unitball.md",
 }
-"""Files of code, as pages link to them in a clone, whose page in the reference has a name of its own."""
+"""Files of code, as pages link to them in a clone, whose page in the reference has its own name."""
 _MODELS = (TrainingConfig, SecureSettings, IngestRequest, Schedule, SweepSpec, SweepBlock)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages that are in no folder of their own.
+    """Add the pages without their own folder.
 
     Without the plug-in that reads docstrings, what it would render is named, so that links to it can be checked.
     """

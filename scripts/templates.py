@@ -199,7 +199,7 @@ def _values(node: ast.AST) -> list[ast.AST]:
 
 
 def _placeholder(part: ast.AST) -> str:
-    """Return what stands for a value: the expression, or dots where that holds texts of its own or is long."""
+    """Return what stands for a value: the expression, or dots where that contains other texts or is long."""
     value = part.value if isinstance(part, ast.FormattedValue) else part
     plain = not any(isinstance(one, ast.JoinedStr) or _is_wording(one) for one in ast.walk(value))
     text = ast.unparse(value) if plain else ""

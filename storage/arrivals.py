@@ -1,11 +1,11 @@
 """Arrivals: the rows of a version that are new in it, by keyed fingerprints of rows and labels.
 
 A row's fingerprint is an 8-byte BLAKE2b value of its features, its label and the party that brought it, keyed with the
-root's secret. They are kept in the order of the rows, in private files of their own, so that an earlier version may be
+root's secret. They are kept in the order of the rows, in separate private files, so that an earlier version may be
 deleted. Equal rows are counted: of a row that was there twice and is there three times, one has arrived. So how many
 arrive, in all and with each party's file, depends on no row's content: where one row is another from its night on, as
 many are new in every version. Which of equal rows is the new one, the last, depends on content: where new rows stand
-after the old ones, of each file, and these in their order, it is those that stand there, whatever any row holds.
+after the old ones, of each file, and these in their order, it is those that stand there, for any content of the rows.
 
 Of people's rows each version says itself since when each is there (:class:`storage.people.Seen`).
 """
@@ -69,7 +69,7 @@ class Difference:
         New rows that were there before, null records apart.
     appended : bool
         Whether each file begins with the rows that it had in the version before, in their order. Then the new rows are
-        those after them, whatever they hold: of each value the first rows, as many as there were, stand before.
+        those after them, for any content: of each value the first rows, as many as there were, stand before.
     """
 
     positions: NDArray[np.int64]

@@ -36,7 +36,7 @@ class Registration:
     name, version, account : str
     visibility : Visibility
     manifest : mapping
-        Whatever the data set's own module wants to keep; nothing that reveals a row.
+        Facts that the data set's own module keeps; nothing that reveals a row.
     people : People, optional
         What is declared of the people behind its rows.
     """
@@ -91,7 +91,7 @@ class Horizon:
 class Catalog:
     """Data sets by name, in the ledger's database and its chain of entries.
 
-    What holds at every time, in whatever order processes register: a name, and an account, is private or public for
+    What holds at every time, in any order processes register: a name, and an account, is private or public for
     good; all versions of a name spend from one account unless its owner declared the people disjoint, which opens a
     new one; a private account has a cap; an account's unit, row or person, is fixed at opening, for all of its tables;
     tables whose people go by the same names (:attr:`storage.people.People.namespace`) are in one account.

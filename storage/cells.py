@@ -1,9 +1,9 @@
-"""Any cell, whatever container it came in, as its one canonical value.
+"""Any cell, from any container, as its one canonical value.
 
 A cell means what its text means, since text is what all containers can hold: a typed cell is spelled out as a faithful
 writer of text would (whole numbers in digits, floats by their shortest decimal in their own precision, days and times
 by ISO 8601, truth values as True and False), and what several writers spell differently has one canonical text. So two
-cells are equal if and only if :func:`canonical_texts` gives the same text for them, and whatever compares cells
+cells are equal if and only if :func:`canonical_texts` gives the same text for them, and all code that compares cells
 compares these: missing markers, categories, bins of hashed categories, classes, people, names of columns.
 
 ====================================================== ========================
@@ -116,7 +116,7 @@ def column_name(name: object) -> str:
 
 
 def absent(column: Any) -> Flags:
-    """Return which cells hold nothing, in whatever form: None, NaN, NA, NaT."""
+    """Return which cells hold nothing, in any form: None, NaN, NA, NaT."""
     gone = np.zeros(len(column), dtype=bool)
     for array, rows in pieces_of(column).found:
         if not array.null_count and not pa.types.is_floating(array.type):

@@ -1,4 +1,4 @@
-"""Work on what comes from outside, in a process of its own, and the memory that is admitted for it."""
+"""Work on what comes from outside, in a separate process, and the memory that is admitted for it."""
 
 import atexit
 import importlib
@@ -77,7 +77,7 @@ _MIB = 1 << 20
 
 
 def confined(target: str, *arguments: Any, place: str, memory: int, seconds: int) -> Generator[bytes, None, None]:
-    """Yield what a function yields that runs in a process of its own.
+    """Yield what a function yields that runs in a separate process.
 
     Parameters
     ----------

@@ -193,7 +193,7 @@ def counted_blocks(
 
 
 def open_people(layout: Layout, ref: DatasetRef) -> StoredPeople | None:
-    """Return the people behind a version's rows; None where each row is a record of its own.
+    """Return the people behind a version's rows; None where each row is a separate record.
 
     Raises
     ------
@@ -216,7 +216,7 @@ def origins(layout: Layout, ref: DatasetRef) -> tuple[tuple[str, int], ...]:
 
 
 def owners_of(layout: Layout, ref: DatasetRef, part: str) -> dict[str, list[tuple[int, int]]]:
-    """Return whose rows a part's are: of each party with a file of its own, the spans of stored rows that are its.
+    """Return whose rows a part's are: of each party with its own file, the spans of stored rows that are its.
 
     The empty name owns all where there is one owner, and the test rows. People without a row are absent.
     """
@@ -252,7 +252,7 @@ class IngestionReport:
     Attributes
     ----------
     counts : mapping of part to counts
-        See :class:`storage.source.Tally`; a part a party where each has a file of its own.
+        See :class:`storage.source.Tally`; a part a party where each has its own file.
     duplicates : Duplicates
         Rows that are equal to others.
     publishable : bool

@@ -90,8 +90,8 @@ def pack_arrays(arrays: Mapping[str, NDArray[Any]]) -> bytes:
 def unpack_arrays(data: bytes, place: object) -> dict[str, NDArray[Any]]:
     """Return the arrays of an ``.npz`` file that :func:`pack_arrays` or ``numpy.savez`` has written.
 
-    It takes as much memory as ``data`` once more, whatever the file claims: members are not compressed, and an array
-    has as many bytes as are there.
+    It takes as much memory as ``data`` once more, also if the file claims more: members are not compressed, and an
+    array has as many bytes as are there.
 
     Parameters
     ----------

@@ -274,7 +274,7 @@ class Fingerprints:
         write_bytes(path, data.getvalue(), mode=0o600)
 
     def share_drawn(self, path: Path) -> float:
-        """Return which share of the rows that passed is among a derived version's, whatever their order and labels.
+        """Return which share of the rows that passed is among a derived version's, in any order and with any labels.
 
         The larger one of rows and of distinct rows, by either kind: neither copies of few drawn rows nor copies of
         other rows hide what is there. A row of zeros, and a pattern that many tables have, do not count.
@@ -369,7 +369,7 @@ def _gathered(values: _Floats, counts: _Floats, exponent: int) -> tuple[_Floats,
 class _Counts:
     """The counts of a column's values, in cells of the least power of two by which at most 1,024 differ.
 
-    It is the same in whatever order values come, since cells of one width are unions of those of a smaller one.
+    It is the same in any order values come, since cells of one width are unions of those of a smaller one.
     """
 
     __slots__ = ("counts", "exponent", "values")

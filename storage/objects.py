@@ -5,7 +5,7 @@ pyarrow's S3 file system takes credentials and endpoint from the environment (``
 digests, and what is a release the ledger decides, by an entry that is written once the object is there.
 
 Messages of secure sums stay under the root: they are frozen before they are read, by hard links that replace nothing,
-and a store has none. The tests run against moto's server in a process of its own (the protocol, a killed upload, a race
+and a store has none. The tests run against moto's server in a separate process (the protocol, a killed upload, a race
 of 16 writers); of a real store's atomicity they prove nothing.
 """
 

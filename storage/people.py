@@ -13,7 +13,7 @@ not by what their rows hold, and their other entries are counted there as null r
 
 Of more rows than are taken of a person those stay that came last, and of these the ones with the least keyed
 fingerprints: a rule that is public, looks at that person's rows alone, and lets rows that are new in a later version
-count, whatever the number of older ones. The others are stored nowhere: what a version takes to read depends on the
+count, for any number of older ones. The others are stored nowhere: what a version takes to read depends on the
 number of people and on the limit, and not on how far a person exceeds it. What is kept of every row that came is its
 fingerprint with the version that it came first with (:class:`Seen`), which the next ingestion alone looks at; a row
 that is away for a version is a new one when it returns.

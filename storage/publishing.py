@@ -102,7 +102,7 @@ class StagedDataset:
     def rest_on(self, synthesis: str) -> None:
         """Record that these public rows are drawn from a synthesis: they become a derived version with its key.
 
-        They are a version of their own, also where they are the derived one's to the byte, and are compared with
+        They are a separate version, also where they are the derived one's to the byte, and are compared with
         private rows as public ones are.
         """
         self._body |= {"synthesis": synthesis, "recognised": True, "visibility": str(Visibility.DERIVED)}
@@ -244,7 +244,7 @@ def _cut(
 
 
 def _content(body: Mapping[str, Any]) -> str:
-    """Return the digest of what a version holds, whatever it is called."""
+    """Return the digest of a version's content, which does not depend on its name."""
     public = (
         "format",
         "classes",

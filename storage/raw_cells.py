@@ -154,7 +154,7 @@ def _of_pandas(column: Any) -> Pieces:
     if isinstance(kind, np.dtype) and kind.kind not in "biufmMO":
         return _of_cells(list(column))
     if kind != np.dtype(object):
-        # Missing is what pandas calls so, whatever the column's type.
+        # Missing is what pandas calls missing, in a column of any type.
         with suppress(pa.ArrowException, TypeError, ValueError):
             array = pa.array(column, from_pandas=True)
             return pieces_of(array)

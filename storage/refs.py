@@ -131,7 +131,7 @@ class DatasetRef(BaseModel, frozen=True, extra="forbid"):
     account : str
         The population whose budget its releases spend.
     rows, test_rows : int
-        Records to train on, and records of a test part of its own (0 where it has none): rows, or people.
+        Records to train on, and records of its own test part (0 where it has none): rows, or people.
     dimension : int
         Features a row.
     classes : tuple of str

@@ -79,7 +79,7 @@ class ReleaseStore:
 
     @staticmethod
     def digest_of(manifest: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> str:
-        """Return the SHA-256 of a release: equal for equal values, whatever wrote them and when."""
+        """Return the SHA-256 of a release: equal for equal values, from any writer at any time."""
         return _digest(manifest, pack_arrays(arrays))
 
     def write(self, key: str, manifest: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> str:
@@ -216,7 +216,7 @@ class ObjectReleases(ReleaseStore):
     """Releases as objects ``releases/<key>/<digest>``: the length of the manifest, the manifest, the arrays.
 
     Two writers of one release may put two objects, if a library changed a value in its last bit. The order in which
-    they appear does not decide between them: the ledger does, by a row of its own, under its write lock, after the
+    they appear does not decide between them: the ledger does, by a separate row, under its write lock, after the
     object is stored and before it is published. So that a release is made exactly once rests on the ledger alone. Each
     object that is read is compared with the digest in that row, which write access to the bucket cannot change.
 
@@ -246,7 +246,7 @@ class ObjectReleases(ReleaseStore):
         return f"{self._store.url.rstrip('/')}/{self._named(key) or f'{_FOLDER}/{key}'}"
 
     def _publish(self, key: str, digest: str, manifest: bytes, arrays: bytes) -> bool:
-        """Put an object of its own, then let the ledger decide."""
+        """Put a separate object, then let the ledger decide."""
         name, whole = _name(key, digest), len(manifest).to_bytes(8, "big") + manifest + arrays
         # Of this name there can be nothing else, unless it was damaged.
         if self._store.get(name) != whole:

@@ -176,7 +176,7 @@ def _answer(
 
 
 def _interruptible(connection: Any, ask: Callable[[], Any], seconds: float | None = None) -> Any:
-    """Ask in a thread of its own: DuckDB does not always notice Ctrl-C while it computes in the main thread."""
+    """Ask in a separate thread: DuckDB does not always notice Ctrl-C while it computes in the main thread."""
     with ThreadPoolExecutor(1) as pool:
         try:
             return pool.submit(ask).result(seconds)

@@ -217,7 +217,7 @@ class RowWriter:
             self._write_group(self._format.block_rows)
 
     def flush(self) -> None:
-        """Write what is pending, as a row group of its own."""
+        """Write what is pending, as a separate row group."""
         if self.pending_rows:
             self._write_group(self.pending_rows)
 
@@ -348,7 +348,7 @@ class StoredRows:
         """Yield ``(features, labels, shares)``: (m, dimension) float32, read-only; (m,) int64 or float64; (m,) int32.
 
         Blocks have ``format.block_rows`` rows, the last may have fewer. ``shares`` says how many rows each row's person
-        has in these files; None: each row is a record of its own.
+        has in these files; None: each row is a separate record.
         """
         kind = np.int64 if self.format.labels is Labels.CLASSES else np.float64
         size, filled = min(self.format.block_rows, self.stored), 0
@@ -391,7 +391,7 @@ class StoredRows:
             yield _columns(pa.Table.from_batches(waiting), names, kind)
 
     def whose(self) -> NDArray[np.int32] | None:
-        """Return the place of each row's person among the records, (stored,); None: each row is a record of its own."""
+        """Return the place of each row's person among the records, (stored,); None: each row is a separate record."""
         if not self.format.shares:
             return None
         places = [_numbers(batch.column("whose")) for batch in self.batches(self.format.block_rows, ["whose"])]

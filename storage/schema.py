@@ -198,7 +198,7 @@ class Schema:
 
     @property
     def people(self) -> People | None:
-        """What is declared of the people behind rows; None where each row is a record of its own."""
+        """What is declared of the people behind rows; None where each row is a separate record."""
         return next((column.people for column in self.columns if isinstance(column, Person)), None)
 
     @cached_property
@@ -397,7 +397,7 @@ class Schema:
         return np.concatenate([*parts, np.ones((len(parts[0]), 1))], axis=1) * self._weights
 
     def plain(self, features: NDArray[Any]) -> NDArray[np.float64]:
-        """Return what rows are recognised by, whatever the scaling: their features under ``Scaling.UNIT_INTERVAL``.
+        """Return what rows are recognised by, under any scaling: their features under ``Scaling.UNIT_INTERVAL``.
 
         Parameters
         ----------

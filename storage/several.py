@@ -48,7 +48,7 @@ def patterned(data: Any) -> bool:
 def settled(data: Mapping[str, Any], place: str, there: Sequence[str]) -> dict[str, Any]:
     """Return a declaration with the names of a file's columns in place of its patterns.
 
-    They are in an order of their own (by text, numbers within it by value): what a row becomes does not depend on the
+    They are in their own order (by text, numbers within it by value): what a row becomes does not depend on the
     order of a file's columns.
 
     Parameters

@@ -49,7 +49,7 @@ class ReadOptions:
     discover : bool
         Whether what is not declared may be learnt from the rows: for public sets only.
     test : Path, optional
-        File of test rows of their own.
+        File of separate test rows.
     schema : Path, optional
         Declared schema of a table (YAML).
     on_violation : OnViolation
@@ -164,7 +164,7 @@ class Rows:
 class Tally(Counter[str]):
     """Counts of rows while they are read, complete once the blocks were read; not published for private data.
 
-    ``read`` are rows of the file, ``incomplete`` those with a missing cell, whatever becomes of them. ``outside`` are
+    ``read`` are rows of the file, ``incomplete`` those with a missing cell, under any rule for them. ``outside`` are
     those with a cell that the schema does not admit, or with another number of cells; rows that are left out for a
     missing cell are not checked further. Others were ``clipped``, ``dropped``, or made ``null`` records.
 
@@ -216,7 +216,7 @@ class Source:
     image_shape : tuple of int or None
         (height, width) or (channels, height, width) where rows are images, channel by channel, row by row.
     people : People, optional
-        What is declared of the people behind rows; each row is a record of its own where nothing is.
+        What is declared of the people behind rows; each row is a separate record where nothing is.
     columns : tuple of TableColumn
         Which features are which declared column's; empty where none are declared.
     expected : mapping of part to int
@@ -336,7 +336,7 @@ def undeclared(names: Iterable[str], place: str) -> RefusedError:
     )
 
 
-# Names that references use for something else than a party with rows of its own.
+# Names that references use for something else than a party with its own rows.
 _RESERVED = ("all", "server", "test")
 
 
@@ -622,7 +622,7 @@ def require_text(path: Path) -> None:
 
 
 def open_text(path: Path, encoding: str) -> IO[bytes]:
-    """Open a text file for reading as UTF-8 bytes, whatever its encoding; see :func:`open_binary`.
+    """Open a text file for reading as UTF-8 bytes, from any encoding; see :func:`open_binary`.
 
     Raises
     ------

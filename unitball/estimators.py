@@ -96,7 +96,7 @@ class PrivateClassifier(Scored, ClassifierMixin, PrivateEstimator):  # type: ign
         would raise the sensitivity. ``"balanced"`` computes weights from noisy class counts, which take 5 % of a
         gradient trainer's budget (in μ²).
     repetition : int
-        Number of the release: another number is another release with fresh noise and a charge of its own.
+        Number of the release: another number is another release with fresh noise and its own charge.
     random_state : int, RandomState or None
         Public seed of the noise; public rows only.
     disjoint_people : str

@@ -111,7 +111,7 @@ class Encoded:
     features : array (m, d)
     target : Target
     grouped : Grouped or None
-        None where each row is a record of its own.
+        None where each row is a separate record.
     columns : tuple of TableColumn
         Which features are which column's.
     normalisation : str
@@ -388,7 +388,7 @@ def fit_through_the_door(
     config : TrainingConfig
     rows : Encoded
     account : str or None
-        Who pays; without one the fit is charged to an account of its own, which is forgotten.
+        Who pays; without one the fit is charged to a separate account, which is forgotten.
     root : path, optional
         Whose ledger keeps the account.
     disjoint_people : str
@@ -516,13 +516,13 @@ def moments_through_the_door(
 ) -> Reduced:
     """Register encoded rows under an account and release their second moments; the ledger is charged.
 
-    Equal rows under equal parameters are the same release, whatever is made of it.
+    Equal rows under equal parameters are the same release, for any later use.
 
     Parameters
     ----------
     rows : Encoded
     account : str or None
-        Who pays; without one the release is charged to an account of its own, which is forgotten.
+        Who pays; without one the release is charged to a separate account, which is forgotten.
     epsilon, delta : float
     center : bool
         Whether moments are about a released mean.

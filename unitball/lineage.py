@@ -3,7 +3,7 @@
 Scores are numbers of rows under a basis that was released of other rows, or of these: a model of them guarantees no
 more than both releases together. So a transformer marks its output, and an estimator that is fitted on it composes the
 basis. The mark stays on slices and selections of rows, on what ufuncs make of scores, and on pickled copies; of pandas
-frames it is among their ``attrs``. A step between the two that copies rows into an array of its own loses it; a
+frames it is among their ``attrs``. A step between the two that copies rows into a separate array loses it; a
 pipeline is therefore looked at as well (:func:`bases_under`).
 """
 

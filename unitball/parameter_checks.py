@@ -51,7 +51,7 @@ def require_whole(name: str, value: Any, least: int) -> None:
 
 
 def said_of_rows(error: ValueError) -> str:
-    """Return what scikit-learn says of rows, with our way out in place of its own.
+    """Return scikit-learn's message about rows, with our way out in place of its own one.
 
     An imputer, which it names for missing cells, would learn from the private rows.
     """

@@ -80,7 +80,7 @@ class PrivateStep(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
     def __sklearn_clone__(self) -> Any:
         cloned = super().__sklearn_clone__()
         self._family = self._family or secrets.token_hex(8)
-        # What clones and fits is a search or a cross-validation, which scores in ways of its own.
+        # A caller that clones and fits is a search or a cross-validation, which scores in its own ways.
         cloned._cloned, cloned._family, cloned._pickled_on = True, self._family, self._pickled_on
         if called_by("sklearn.model_selection"):
             # Here and not where it is fitted: that may be another process, whose warnings no notebook shows.

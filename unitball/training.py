@@ -61,7 +61,7 @@ def using_root(root: str | os.PathLike[str] | None) -> Iterator[None]:
     Raises
     ------
     RefusedError
-        For :data:`MEMORY` in a process that another one has started: each would have a ledger of its own, and spend the
+        For :data:`MEMORY` in a process that another one has started: each would have its own ledger, and spend the
         same cap again.
     """
     with _LOCK, _memory_root() if root == MEMORY else restoring(ROOT_VARIABLE):

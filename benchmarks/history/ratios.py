@@ -53,7 +53,7 @@ class Ratios:
 
 
 class Seconds:
-    """Wall time of processes of their own, of one charge and of a flow."""
+    """Wall time of separate processes, of one charge and of a flow."""
 
     params = _SECONDS
     param_names = ("work",)

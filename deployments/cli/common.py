@@ -432,7 +432,7 @@ def options_of(
 
     A parameter of the command's own that bears a field's name gives that field its value.
 
-    A field ``rows_per_party`` is ``--rows-per-party``. The fields of a nested model are options of their own. Lists are
+    A field ``rows_per_party`` is ``--rows-per-party``. The fields of a nested model are separate options. Lists are
     written with commas or repeated, dictionaries as repeated ``NAME=VALUE``, in which values are JSON where they parse
     as JSON.
 

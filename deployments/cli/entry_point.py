@@ -342,7 +342,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     _open_closed_streams()
     # Modules are what is made first, and stay: looking for garbage among them takes a tenth of a command's start.
     gc.set_threshold(50_000)
-    # Who calls this with words of their own goes on afterwards.
+    # A caller that passes its own arguments goes on afterwards.
     with watching(to_the_end=arguments is None) as watch:
         try:
             # First, because it says when a file of the user's own hides one of our packages.
@@ -353,7 +353,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             if watch.stopped:
                 raise KeyboardInterrupt
             code = command_group(words)(args=words, prog_name="unitball", standalone_mode=False)
-            # What is said so far is said, whatever comes while the process ends.
+            # The output so far is complete, also if an error follows while the process ends.
             sys.stdout.flush()
         except BrokenPipeError:
             # Whoever reads has seen enough; Python must not try to write the rest when it ends.
@@ -361,7 +361,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         except (Exception, KeyboardInterrupt) as error:
             if os.environ.get("UNITBALL_DEBUG"):
                 raise
-            # Libraries turn Ctrl-C into exceptions of their own.
+            # Libraries turn Ctrl-C into their own exceptions.
             if not watch.stopped:
                 code, line = explain(error)
                 if code == INTERRUPTED:

@@ -24,7 +24,7 @@ GENERAL: Final = "General"
 
 _FIRST: Final = "Options"
 _WIDEST = 100
-# Wider names stand on a line of their own, above their text.
+# Wider names stand on their own line, above their text.
 _NAMES = 27
 _TYPES = {"text": "TEXT", "str": "TEXT", "path": "PATH", "int": "INTEGER", "integer": "INTEGER", "float": "FLOAT"}
 _SENTENCE = re.compile(r"(.+?\.)(?=\s+[A-Z`(]|$)", re.S)

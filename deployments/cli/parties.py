@@ -104,7 +104,7 @@ _AS_A_STUDY = {
     "dataset": "Any name for the study: that of the MLflow experiment and of the model. Default: digits.",
     "epsilon": "ε of the run, charged in full to each party's account. Default: 1, with --describe 0.2; the price is "
     "then printed, and --yes charges it.",
-    "delta": "δ of the run, the same for all parties. Default: 1e-5, whatever the parties' caps.",
+    "delta": "δ of the run, the same for all parties. Default: 1e-5, for any caps of the parties.",
     "trust": "Trust model: secagg or local. Default: secagg.",
     "dropouts": "secagg: parties that may drop out during the run. Default: 0.",
     "colluders": "secagg: parties that may collude with the coordinator. Default: the roster's floor, else a third of "

@@ -585,7 +585,7 @@ def predict(
     told += [] if decision is None else [decision.statement]
     if of_people:
         told.append(
-            "Probabilities describe people: each person counts as one, whatever their number of rows. Among rows a "
+            "Probabilities describe people: each person counts as one, with any number of rows. Among rows a "
             "class may be more or less frequent."
         )
     told += claims

@@ -31,7 +31,7 @@ _SECOND = ("balanced_accuracy", "r2")
 
 
 def shown_results(results: Sequence[RunResult], *, elsewhere: bool = False) -> Iterator[RenderableType]:
-    """Yield the results of runs on one data set, for people; ``elsewhere``: accounts are parties' of their own."""
+    """Yield the results of runs on one data set, for people; ``elsewhere``: the accounts belong to separate parties."""
     from tasks.runtime.settings import server_address
     from tasks.tracking.results import rests_on
 

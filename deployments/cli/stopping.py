@@ -1,8 +1,8 @@
-"""Ctrl-C and SIGTERM end a command whatever it is doing, and one line says at once what stands.
+"""Ctrl-C and SIGTERM end a command at any point, and one line reports at once what was charged.
 
 Python hands a signal to the main thread between two of its own instructions. That may be minutes away (a matrix
 product, a wait for a server), and the exception raised then can be lost: Python ignores it in a finaliser, and
-libraries swallow it. So a thread of its own is woken by the signal itself (:func:`signal.set_wakeup_fd`). It prints the
+libraries swallow it. So a separate thread is woken by the signal itself (:func:`signal.set_wakeup_fd`). It prints the
 line, lets nothing more be charged or printed, and ends the process where that has not ended by itself in a moment.
 Every state on disk outlives that, as it outlives a kill, and the processes that were started end with this one. With
 four busy processes on two cores the line came after 0.03 to 0.09 s
@@ -152,7 +152,7 @@ class Watch:
         self._muted = True
         line = f"unitball: {_WORDS[self._number]}; {self.saying()}\n"
         if os.isatty(people):
-            # What shows progress has a line of its own, and has hidden the cursor.
+            # What shows progress has its own line, and has hidden the cursor.
             line = f"\r\x1b[2K\x1b[?25h{line}"
         # Whoever reads may have ended, or take nothing: this thread does not wait for that.
         written = threading.Thread(target=_write, args=[people, line.encode(errors="backslashreplace")], daemon=True)
@@ -204,6 +204,6 @@ os.register_at_fork(after_in_child=_forked)
 
 
 def leave_signals() -> None:
-    """Leave Ctrl-C and SIGTERM to a command that serves until they come, and ends in an order of its own."""
+    """Leave Ctrl-C and SIGTERM to a command that serves until they come, and ends in its own order."""
     if _current is not None:
         _current.leave()

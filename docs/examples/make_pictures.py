@@ -3,7 +3,7 @@
 python docs/examples/make_pictures.py signs
 python docs/examples/make_pictures.py scans --classes 4 --each 60 --side 40 --depth 16
 
-Each class is a shape on a ground of its own; each sign (a person of the table) is photographed up to five times. The
+Each class is a shape on its own ground; each sign (a person of the table) is photographed up to five times. The
 folder has train/ and test/ with a folder a class, and table.csv with path, label and person of each picture.
 """
 
@@ -22,7 +22,7 @@ def drawn(number: int, side: int, shift: tuple[float, float], random: np.random.
     across, down = np.meshgrid(np.linspace(-1, 1, side), np.linspace(-1, 1, side))
     across, down = across - shift[0], down - shift[1]
     angle, distance = np.arctan2(down, across), np.hypot(across, down)
-    # As many corners as the number says, turned by it, on a ground of a colour of its own.
+    # As many corners as the number says, turned by it, on a ground of another colour.
     corners, turn = 3 + number % 5, 0.6 * (number // 5 % 3)
     inside = distance < 0.55 + 0.2 * np.cos(corners * (angle + turn))
     ground = 0.5 + 0.35 * np.cos(2.4 * number + np.array([0.0, 2.1, 4.2]))

@@ -28,7 +28,7 @@ right-hand side for each t > 0 (a contributes s, b nothing), so (P, Q) is a post
 theorem: Dong, Roth, Su 2022, Theorem 2; the divergences at all t > 0 determine the trade-off function, Proposition 2).
 A single (epsilon, delta) point is one t of this condition and proves nothing about the others.
 
-The second order needs no work of its own. ``H_t(Q || P) = 1 - t + t H_{1/t}(P || Q)`` holds for every pair, and
+The second order needs no extra work. ``H_t(Q || P) = 1 - t + t H_{1/t}(P || Q)`` holds for every pair, and
 inserted on both sides it turns the condition for (Q, P) at t into the condition for (P, Q) at 1/t. The pairs composed
 here (pure epsilon, Gaussian) are symmetric, ``H_t(P || Q) = H_t(Q || P)``, and so are their products; for them the same
 identity says that the condition at t < 1 is the one at 1/t. It is therefore checked for t >= 1, which covers all t > 0

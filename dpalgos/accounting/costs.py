@@ -327,7 +327,7 @@ def tightened(
         One a stage, as they were split.
     losses_of : callable
         What the releases under given budgets cost each party whose rows they read: the parties that the budgets are
-        for, and no others. (Held-out rows are a party of their own that pays for its evaluation alone; counted here,
+        for, and no others. (Held-out rows are a separate party that pays for its evaluation alone; counted here,
         it would meet the target at once and leave the training what it had been given roughly.)
     epsilon, delta : float
         The target.
@@ -614,7 +614,7 @@ def price(
 
     a sum of squares of linear functions and so convex in a. With e_p for all k rows at party p, ``a = sum (a_p/k) e_p``
     is a mean, so ``q(a) <= sum over p of (a_p/k) q(e_p) <= max over p of q(e_p)``, and q(e_p) is what party p pays:
-    the worst place for k rows is one party, whatever releases there are. That a mean bounds it is what makes it hold
+    the worst place for k rows is one party, for any releases. That a mean bounds it is what makes it hold
     over plans too (:mod:`dpalgos.accounting.spending`). Nothing of this is used for other losses.
 
     *Otherwise* a party's own cost is a bound for all of the person's rows if every release reads one party or all and

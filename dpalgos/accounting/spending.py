@@ -95,7 +95,7 @@ e^{E_j} q_j) <= delta_j`` (by the filter's theorem). Put ``m_j = min(p_j, e^{E_j
 most ``e^E dQ`` everywhere, and it lacks of dP what the first j with ``m_j < p_j`` lacks: in all at most the sum over j
 of the P-mass of ``p_j - m_j``, which is at most ``sum delta_j``.
 
-The series is ``15/16, 1/32, 1/64, …`` of delta: it adds up to delta whatever the number of raises, and the first
+The series is ``15/16, 1/32, 1/64, …`` of delta: it adds up to delta for any number of raises, and the first
 filter, the only one of most accounts, gives up less than 1 % of its mu^2 at epsilon 1 and delta 1e-5.
 
 A first plan at the whole delta. As long as one plan is all that touches a row, its tight composition at the whole delta

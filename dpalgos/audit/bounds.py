@@ -6,7 +6,7 @@ neighbours, and :func:`compare` holds them against each other field by field.
 
 Membership inference, and what a guarantee leaves it
 ----------------------------------------------------
-Shadow models are trained on the same n records, of which each is in one of two states by a fair coin of its own: the
+Shadow models are trained on the same n records, of which each is in one of two states by an independent fair coin: the
 row, or what the neighbouring relation puts in its place (another row, or a null record). A model's score of a row is
 how well it fits it. For one row and one model, the attack compares the score with the scores of the other models that
 held the row and of those that did not, each taken as normal, and says "member" where the likelihood ratio is large
@@ -27,7 +27,7 @@ One run with many canaries
 Of m canaries, each is in one of two states that the neighbouring relation tells apart: under ``replace-special`` the
 row or a null record, under ``replace-one`` one row or another. Independent fair coins S ∈ {−1, 1}^m choose. An observer
 of the output guesses r of the coins, and W guesses are right. For fixed other coins, the two states of coin i are
-neighbours, so the mechanism S → output is private in each of its coordinates, whatever the other rows are.
+neighbours, so the mechanism S → output is private in each of its coordinates, for any other rows.
 
 *Approximate DP* (Steinke, Nasr, Jagielski 2023, Theorem 5.2; :func:`tail_under_approximate_dp`). If it is (epsilon,
 delta)-DP in each coordinate, and at most r coins are guessed,
@@ -354,7 +354,8 @@ def _linear(direction: Floats, middle: Floats) -> _Score:
 
 
 def _laplace(left: Floats, right: Floats, width: Floats) -> _Score:
-    # Far from both medians the score does not change: all runs there are to be one event, whatever their last bits.
+    # Far from both medians the score does not change: all runs there are to be one event, also if their last bits
+    # differ.
     return lambda values: np.round(((np.abs(values - right) - np.abs(values - left)) / width).sum(axis=1), _PLACES)
 
 

@@ -31,7 +31,8 @@ GAUSSIAN_RATIO = "log likelihood ratio of the Gaussian sums"
 """The same where all noise is Gaussian, so that a Gaussian-DP fit may be made."""
 
 Runs = Callable[[bool, int, int], Outputs]
-"""Run one neighbour (True: the left) for trials ``first`` … ``first + count − 1``; every trial has noise of its own."""
+"""Run one neighbour (True: the left) for trials ``first`` … ``first + count − 1``; every trial has independent
+noise."""
 
 _LEAST_PILOT = 20
 # Of so many runs a fifth are enough to learn an event on.
@@ -84,7 +85,7 @@ class Findings:
     pair, event : str
         Which neighbours, and which event of their outputs.
     lower_bound : float
-        On epsilon at delta, at the given confidence, whatever the noise's distribution.
+        On epsilon at delta, at the given confidence for any distribution of the noise.
     gaussian_mu : float or None
         The bound of a Gaussian-DP fit, where every noisy number is a Gaussian sum. It assumes the shape, and is for
         tightness.
@@ -315,7 +316,7 @@ def trade_off_bound(
     error = (1.0 - confidence) / (2 * _POINTS)
     curve = []
     for threshold in np.quantile(tried, np.linspace(0.02, 0.98, _POINTS)):
-        # A test decides for the left or for the right in every run, whatever its score.
+        # A test decides for the left or for the right in every run, at any score.
         for_left, for_left_wrongly = ((scores > threshold) != event.left_is_rarer for scores in (ours, theirs))
         curve.append(
             (
@@ -436,7 +437,7 @@ class BoundReport(Report):
     Parameters
     ----------
     lower_bound : float
-        On epsilon at delta: it is exceeded or met, at the given confidence, whatever the noise's distribution.
+        On epsilon at delta: it is exceeded or met, at the given confidence for any distribution of the noise.
     confidence : float
     verdict : Verdict
     """

@@ -61,7 +61,7 @@ def _canary_gradients(
 ) -> tuple[NeighbouringPair, Algorithm]:
     """Return rows whose gradients are as long as may be and opposite, and the descent begun at weights where they are.
 
-    The server's first weights are public, and what is proved holds whatever they are. At steep weights along the first
+    The server's first weights are public, and the guarantee holds for any weights. At steep weights along the first
     feature both rows lie far on the wrong side, where the slopes of all bounded losses are at their ends.
     """
     lean = 0.05

@@ -18,7 +18,7 @@ from dpalgos.rows import Array, Floats, Ints
 class CountedByGroup(NoisySums):
     """Sums over the rows of each group, ``each`` times, and over all rows, ``whole`` times, in one release.
 
-    A row's first feature is the number of its group; whatever number that is, the row is counted in one group.
+    A row's first feature is the number of its group; for any number, the row is counted in one group.
 
     Parameters
     ----------
@@ -63,8 +63,8 @@ class ConfusionByGroup(CountedByGroup):
     """Count hold-out rows by (group, true class, predicted class), and all of them, with integer noise on each count.
 
     A row's first feature is the number of its group: what a public map makes of one declared column, a missing value
-    being a group of its own (:class:`dpalgos.features.column_groups.ColumnGroups`). The others are decision values of a
-    released model. Whatever number that is, the row is counted in one group: the nearest from 0 to G − 1.
+    being a separate group (:class:`dpalgos.features.column_groups.ColumnGroups`). The others are decision values of a
+    released model. For any such number, the row is counted in one group: the nearest from 0 to G − 1.
 
     Guarantee
     ---------
@@ -74,7 +74,7 @@ class ConfusionByGroup(CountedByGroup):
       same or another: one count falls by one and one rises by one, or nothing moves. So √2 in l2 and 2 in l1, the same
       as for one matrix, and not √2 for each of the two groups: what a group loses and another gains are the two counts.
     - *replace-special*: a null record is counted nowhere, so that one count moves by one: 1 in l2 and in l1.
-    - *people*: each of k rows adds ⌊U/k⌋ units to its own cell, of whatever group. A person adds a vector of
+    - *people*: each of k rows adds ⌊U/k⌋ units to its own cell, of any group. A person adds a vector of
       non-negative numbers whose sum is at most U. Two such vectors differ most, in any norm, at the ends of that
       convex set, where all lies in one cell: by what single rows differ.
 
@@ -125,7 +125,7 @@ class ConfusionByGroup(CountedByGroup):
     def of_block(self, features: Floats, labels: Array, parts: Ints, setting: Setting) -> Ints:
         """Return the exact weighted counts: group, true class, predicted class."""
         _, classes, _ = self.sum_shape(setting)
-        # A score too many is the last class's: whatever the model, a row is counted in one of the cells.
+        # A score too many is the last class's: for any model, a row is counted in one of the cells.
         predicted = np.minimum(predicted_classes(features[:, 1:]), classes - 1)
         cells = (self.group_of(features) * classes + np.asarray(labels, dtype=np.int64)) * classes + predicted
         return self.with_all_rows(counted_cells(cells, parts, (self.groups, classes, classes)))
@@ -145,7 +145,7 @@ class LaplaceConfusionByGroup(LaplaceNoise, ConfusionByGroup):
     Guarantee
     ---------
     epsilon-DP, exact: the cells of groups that a record moves change by at most 2 in l1 under replace-one, and by 1
-    under replace-special, whatever their groups; three times as much where all rows are counted as well. Discrete
+    under replace-special, for any groups; three times as much where all rows are counted as well. Discrete
     Laplace noise of scale ``sensitivity / epsilon`` on each count.
 
     Parameters

@@ -11,7 +11,7 @@ counts go through the integer factor Ĉ = w C of running sums (:mod:`dpalgos.mec
 column, so that every quantile has nearly the same noise; or are plain. Missing cells, categories and classes stand
 outside the order, as plain counts.
 
-*Sensitivity.* Columns are coordinates of their own and a record's cells of different columns are free, so the square of
+*Sensitivity.* Columns are separate coordinates and a record's cells of different columns are free, so the square of
 how far a record moves the vector is the sum over columns of the most that it moves each. Let ĉ_i be the columns of Ĉ
 (of w times the unit matrix where counts are plain), ĉ the first, D = max ‖ĉ_i − ĉ_j‖² ≤ 2 ‖ĉ‖².
 

@@ -49,7 +49,7 @@ class ConfusionMatrix(NoisySums):
     def of_block(self, features: Floats, labels: Array, parts: Ints, setting: Setting) -> Ints:
         """Return the exact counts (K, K), true class by predicted class."""
         classes, _ = shape = self.sum_shape(setting)
-        # A score too many is the last class's: whatever the model, a row is counted in one of the cells.
+        # A score too many is the last class's: for any model, a row is counted in one of the cells.
         predicted = np.minimum(predicted_classes(features), classes - 1)
         return counted_cells(np.asarray(labels, dtype=np.int64) * classes + predicted, parts, shape)
 

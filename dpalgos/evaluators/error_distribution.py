@@ -5,7 +5,7 @@ width R first, so that |e| ≤ R. It adds to
 
 - two *lines* of bins, one for errors e ≥ 0 and one for e < 0. Bins are geometric parts of the range, q per octave and
   16 octaves, and each line is ordered from the outermost bin inwards: bin j holds R·2^(−(j+1)/q) ≤ |e| < R·2^(−j/q)
-  (the first one |e| = R too), and the last one |e| < R·2^(−16). Each line goes through a square-root factor of its own
+  (the first one |e| = R too), and the last one |e| < R·2^(−16). Each line goes through its own square-root factor
   (:mod:`dpalgos.mechanisms.running_sums`), so its running sum S_j is the number of rows on that side with
   |e| ≥ R·2^(−(j+1)/q), at nearly the same noise for every edge. No noise depends on R: a range declared ten times too
   wide adds empty bins;
@@ -116,8 +116,8 @@ class ErrorDistribution(NoisySums):
 
     *replace-special*: |c|^2 U^2 + w_n^2 + w_1^2 + ... + w_6^2 + w_v^2.
 
-    Both by the module's proof, which holds for all rows of a person as for a row, and whatever the bound and the centre
-    are. Rounded Gaussian noise of scale ``sensitivity / mu`` on each integer (see ``mechanisms.distributions``).
+    Both by the module's proof, which holds for all rows of a person as for a row, and for any bound and centre.
+    Rounded Gaussian noise of scale ``sensitivity / mu`` on each integer (see ``mechanisms.distributions``).
 
     A row whose prediction is not a finite number is a null record, as in every release: it counts nowhere.
 

@@ -29,7 +29,7 @@ class KeySelection(ApproximateAlgorithm):
     ---------
     (epsilon, delta)-DP, exact. A record holds one key per column, so neighbours differ in the counts of m keys by one
     at most: m = 2 d in d columns under replace-one (in each, one key loses a row and another gains one), m = d under
-    replace-special (a null record holds none). Whether a key is released is a coin of its own, whose probability
+    replace-special (a null record holds none). Whether a key is released is an independent draw, whose probability
     depends on that key's count alone and which is (epsilon / m, delta / m)-DP for a count that changes by one
     (:class:`dpalgos.mechanisms.distributions.PartitionSelection`); a key that occurs in one of the neighbours only is
     one of the m, its count being 0 in the other, where it is never released. All other coins have the same

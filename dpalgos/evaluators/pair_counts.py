@@ -1,12 +1,12 @@
 """Counts of tables over one or two columns, each with or without the label, in one release.
 
 *What is counted.* P tables. A table lies over one to three places: columns, and behind the last of them the label. Each
-place has public cells. A number: the parts between its edges, end parts clip, and a cell of its own for missing where
+place has public cells. A number: the parts between its edges, end parts clip, and a separate cell for missing where
 cells can be missing. A category: a cell per declared value, or per group of them, and one for missing. The label: its
 classes, or the parts of its declared range. A column may be listed twice, in fine and in coarse cells.
 
 *The vector*: the cells of all tables, one table after another, as integers. A record lies in exactly one cell of each
-table, whatever its numbers are (NaN makes it a null record; a value that is not declared lies in the missing cell), or
+table, for any numbers (NaN makes it a null record; a value that is not declared lies in the missing cell), or
 in none of any table where it is a null record.
 
 *Sensitivity.* Let e(x) be the vector of record x: P blocks, one per table, each a unit vector; e(null) = 0.
@@ -85,7 +85,7 @@ class PairCounts(NoisySums):
         lower edge; edges that are multiples of 1/T nest in T equal bins (:func:`~dpalgos.columns.bins_of`).
     groups : sequence of sequences of int, optional
         Of each of ``columns``, the cell of each declared value of a category, from 0 on without gaps; empty for a
-        number, and where each value has a cell of its own. No groups where None.
+        number, and where each value has a separate cell. No groups where None.
     label_range : (float, float), optional
         Of numeric labels, which are clipped to it. Required where a table has the label and there are no classes.
     label_edges : sequence of float

@@ -37,7 +37,7 @@ class ScoreDistribution(NoisySums):
     Scores are squashed by the logistic function first, so that bins on [0, 1] need no range learnt from the rows. A row
     lies above an edge where its score is larger, as it is predicted by a threshold there. For each of the K scores (one
     for a binary problem) there are two lines of bins, of rows of the class and of the others, and each line goes
-    through a factor of its own (:mod:`dpalgos.mechanisms.running_sums`).
+    through its own factor (:mod:`dpalgos.mechanisms.running_sums`).
 
     Guarantee
     ---------

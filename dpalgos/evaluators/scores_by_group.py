@@ -22,7 +22,7 @@ class ScoresByGroup(CountedByGroup, ScoreDistribution):
     A row's first feature is the number of its group, as for :class:`~dpalgos.evaluators.by_group.ConfusionByGroup`; the
     second is its score for the second class. Bins, edges and the factor are those of
     :class:`~dpalgos.evaluators.score_distribution.ScoreDistribution`. There are two lines of bins for each group, of
-    rows of the other classes and of the second class, and each line goes through a factor of its own.
+    rows of the other classes and of the second class, and each line goes through its own factor.
 
     Guarantee
     ---------
@@ -32,13 +32,13 @@ class ScoresByGroup(CountedByGroup, ScoreDistribution):
 
     - *replace-one*: two rows of different groups or classes stand in two different lines, which move by one column
       each: at most **√2 |c|** in l2, attained in the first bins. Two rows in one line move it by the difference of two
-      columns, which is no longer than √2 |c|. This is the sensitivity of one pair of lines, whatever the number of
-      groups: what a group loses and another gains are the two columns.
+      columns, which is no longer than √2 |c|. This is the sensitivity of one pair of lines, for any number of groups:
+      what a group loses and another gains are the two columns.
     - *replace-special*: a null record is counted nowhere, so one line moves by one column: **|c|**.
-    - *people*: each of k rows adds ⌊U/k⌋ units to its own bin, of whatever group. The vectors that a person may add
+    - *people*: each of k rows adds ⌊U/k⌋ units to its own bin, of any group. The vectors that a person may add
       lie in the convex hull of 0 and of what single rows add, and two points of it differ most between its corners.
 
-    *All rows.* They have two lines of their own. A row is counted ``each`` = 2 times in the line of its group and
+    *All rows.* They have two separate lines. A row is counted ``each`` = 2 times in the line of its group and
     ``whole`` = once in that of its class, with the same noise on every integer. Two rows of different classes move two
     lines of groups and two lines of classes: **√(2² + 1²)** times the lengths above. Two rows of one class and of
     different groups move two lines of groups and one line of a class, by √2 |c| at most: no farther. So the sums of all

@@ -107,7 +107,7 @@ class SecondMoments(GaussianAlgorithm):
     2cR or cR.
 
     *Squares.* Given the first release, Σ z̃z̃ᵀ moves in the Frobenius norm by at most Δ₁ = √2 R² or R²
-    (:func:`~dpalgos.integer_sums.gram_sensitivity`), whatever the mean is: each z is a function of one row and of what
+    (:func:`~dpalgos.integer_sums.gram_sensitivity`), for any mean: each z is a function of one row and of what
     is released, and null records add zero.
 
     Noise of σ on diagonals and σ/√2 off them costs Δ/σ for each sum

@@ -27,7 +27,7 @@ class CentredComponents(RowFeatures):
     basis : array (d, k)
         V, orthonormal columns; zero in features that do not vary.
     radius : array (1,) or (k,)
-        R, or a length of its own for each score.
+        R, or its own length for each score.
     """
 
     mean: Floats

@@ -8,12 +8,13 @@ its bins.
   at ±3;
 * of degree 1, 2, 3: with the mid-rank r of a bin, half its own mass and all below it, the score s = Φ⁻¹(r), clipped at
   ±2.75; s, (s² − 1)/√2 and (s³ − 3s)/√6 are made orthonormal under the released masses, to the constant and to one
-  another (Gram and Schmidt). What has less than 2 % of variance of its own left is left out (two values have no
+  another (Gram and Schmidt). A function with less than 2 % of its own variance left is omitted (two values have no
   square): it is 0, so that the number of features is public all the same. No function is scaled up by more than
   0.3^(−1/2), and all are clipped at ±4. Ties have the function of their mid-rank, wherever they lie.
 
-So columns come centred, and no mean has to be paid for that. A missing cell is 0 in all functions, and 1 in an
-indicator of its own.
+So columns come centred, and no mean has to be paid for that. A missing cell is 0 in all functions, and 1 in its own
+indicator.
+
 
 *Of two numbers* products of their functions, clipped at ±4: of degree 1 and 1 (product), 2 and 1 (cubic product).
 *Categories* one-hot; values that are too rare to be told from none share a feature, "other". Where nothing is counted

@@ -17,7 +17,7 @@ from dpalgos.registry import register
 from dpalgos.rows import Floats, Ints
 
 _NONE = -1
-# A category's feature, or an indicator's, is zero or far above this, whatever a row was divided by.
+# A category's feature, or an indicator's, is zero or far above this, for any divisor of the row.
 _SAID = 1e-6
 
 
@@ -72,8 +72,8 @@ class GroupOfRow(RowFeatures):
 class ColumnGroups(PublicMap):
     """The group that a row belongs to by one declared column: a category's values, or parts of a number's range.
 
-    The map that gives each row's group, so that a model's rows are counted group by group. A missing value is a group
-    of its own, the last; of a number only where a feature says so.
+    The map that gives each row's group, so that a model's rows are counted group by group. A missing value is a
+    separate group, the last; of a number only where a feature says so.
 
     Guarantee
     ---------

@@ -286,7 +286,7 @@ def _spread_by_quantiles(counts: ColumnCounts) -> Floats:
 
     The centre is the middle of the bin from which Σ min(|label − c|, B)² is least.
     """
-    # Whatever the range: tails that noise alone makes would put B at its ends.
+    # For any range: tails that noise alone makes would put B at its ends.
     edges, below, _ = _label_shares(counts, 2.0)
     low, high = (float(np.interp(rank, below, edges)) for rank in (0.05, 0.95))
     spread, step = high - low, float(edges[1] - edges[0])

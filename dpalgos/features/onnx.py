@@ -106,7 +106,7 @@ class OnnxEncoder(FileMap):
     ---------
     No privacy cost for training rows: the file and the synthetic images that whiten its features are independent of
     them, and each row is run through the file alone. Its rows have norm 1 (or 0). The rows that the encoder itself was
-    trained on are outside the guarantee: whatever it has memorised of them, the model may show.
+    trained on are outside the guarantee: the model may reveal anything that the encoder has memorised of them.
 
     Parameters
     ----------
@@ -297,7 +297,7 @@ class OnnxEncoder(FileMap):
         put, rest = one_input(session.inputs), _without_batch(session)
         wanted = tuple(self.shape) if self.shape is not None else tuple(rest)
         if self.shape is None and not all(isinstance(size, int) and size > 0 for size in rest):
-            # One open size is whatever the rows have.
+            # One open size is that of the rows.
             wanted = (dimension,) if len(rest) == 1 else wanted
         fits = len(wanted) == len(rest) and all(
             size == own or not isinstance(own, int) for size, own in zip(wanted, rest, strict=True)

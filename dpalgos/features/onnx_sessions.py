@@ -1,4 +1,4 @@
-"""ONNX models in processes of their own, one row per call: as many processes as cores, the same numbers from each."""
+"""ONNX models in separate processes, one row per call: as many processes as cores, the same numbers from each."""
 
 from __future__ import annotations
 
@@ -255,7 +255,7 @@ sessions = lru_cache(maxsize=4)(Sessions)
 
 
 def listed_layers(content: bytes) -> tuple[Port, tuple[Port, ...], tuple[Port, ...]]:
-    """Return the input, the outputs and the layers of a model's file; it is read in a process of its own.
+    """Return the input, the outputs and the layers of a model's file; it is read in a separate process.
 
     Raises
     ------

@@ -215,7 +215,7 @@ class RandomProjection(Directions, PublicMap):
     Guarantee
     ---------
     No privacy cost: the basis is made from the seed. It is orthonormal times √(d/k), so that lengths are kept on
-    average; rows that come out longer than 1 are clipped by whatever reads them next.
+    average; rows longer than 1 are clipped by the next reader.
 
     Parameters
     ----------

@@ -60,7 +60,7 @@ def drawn_pairs(
 
 @register("processes", "strokes")
 class Strokes(RandomProcess):
-    """One to three smooth strokes, deformed by a little; of colour images each channel has a contrast of its own."""
+    """One to three smooth strokes, deformed by a little; of colour images each channel has its own contrast."""
 
     def pairs(
         self, count: int, channels: int, height: int, width: int, random: np.random.Generator
@@ -94,7 +94,7 @@ def random_strokes(count: int, height: int, width: int, random: np.random.Genera
 
 
 def deformed(images: Images, random: np.random.Generator) -> Images:
-    """Return each image under a small random affine map and a smooth random displacement of its own.
+    """Return each image under a small random affine map and its own smooth random displacement.
 
     Standard deviations: shift 0.02 sides, turn 0.1 radians, stretch 8 %, shear 0.12, displacement 0.03 sides over
     distances of 0.18 sides.

@@ -236,8 +236,8 @@ class Scattering(ImageMap):
 
     Guarantee
     ---------
-    No privacy cost: each image is mapped by itself, with public parameters. Norms are not bounded by 1: whatever reads
-    the rows next clips them, or :class:`~dpalgos.features.whitening.PublicWhitening` brings them to the unit sphere.
+    No privacy cost: each image is mapped by itself, with public parameters. Norms are not bounded by 1: the next reader
+    of the rows clips them, or :class:`~dpalgos.features.whitening.PublicWhitening` brings them to the unit sphere.
 
     Parameters
     ----------

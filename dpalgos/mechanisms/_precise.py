@@ -15,7 +15,7 @@ _CONTEXT = mpmath.MPContext()
 _LOCK = threading.RLock()
 
 Number = Any
-"""A number of mpmath's; numbers compare exactly, whatever their precision."""
+"""A number of mpmath's; numbers of any precision compare exactly."""
 
 
 @contextmanager

@@ -33,7 +33,7 @@ Gaussian differential privacy, which holds adaptively, all nights together are �
 
 attained by a row of the first night. A night that is not released, or that misses a party, leaves terms of that sum
 out. The same holds where the noise of a night is shared by parties (:func:`dpalgos.secure.noise_shares.share_sigma`:
-as private as the rounded Gaussian for every integer sum, whatever its sensitivity), so that each night's own
+as private as the rounded Gaussian for every integer sum of any sensitivity), so that each night's own
 tolerance of dropouts suffices.
 
 *A night that is drawn again*, with fresh noise, is one more such mechanism, of sensitivity ĉ_{t−s} Δ ≤ ĉ_0 Δ: it adds

@@ -4,7 +4,7 @@
 counted (a column, or the rows of one label). Wanted are the running sums S_t = x_1 + … + x_t of each line: how many
 rows lie below each edge. Plain noisy counts give S_t with √t times the noise of one.
 
-*The mechanism.* Each line goes through a factor of its own, the Toeplitz matrix Ĉ of integers
+*The mechanism.* Each line goes through its own factor, the Toeplitz matrix Ĉ of integers
 (:class:`~dpalgos.mechanisms.factorisation.ToeplitzFactor`): released is y = Ĉx + z, z independent rounded Gaussian
 integers of standard deviation σ, and S = A Ĉ⁻¹ y with A the matrix of ones on and below the diagonal. What is released
 is integers plus noise, what is decoded is post-processing. The noise of S_t has the deviation σ ‖(b_0 … b_{t−1})‖₂, b
@@ -16,7 +16,7 @@ the decoder's coefficients. One release holds all edges, so nothing here is cont
   and cut;
 - *move* from cell i to cell j: by ĉ_j − ĉ_i, of ‖·‖² at most D = max ‖ĉ_i − ĉ_j‖² ≤ 2 ‖ĉ_1‖², since ⟨ĉ_i, ĉ_j⟩ ≥ 0.
 
-Lines are coordinates of their own, so squares add up: of a record that enters or leaves e lines and moves in m others
+Lines are separate coordinates, so squares add up: of a record that enters or leaves e lines and moves in m others
 the table moves by at most √(e ‖ĉ_1‖² + m D), in l2 (:meth:`RunningSums.sensitivity`). A record that stands in one cell
 of each of d lines, or in none where its cell is missing: under replace-special e = d; under replace-one at most e = 2
 in one line, where one of the two records is elsewhere or not there, so that m = d where nothing can be missing, and √(2
@@ -87,7 +87,7 @@ def _covariance(factor: ToeplitzFactor) -> Floats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningSums(Bounded):
-    """Running sums of lines of counts, each line through an integer factor of its own: how to encode, what it costs.
+    """Running sums of lines of counts, each line through its own integer factor: how to encode, what it costs.
 
     The noise is not drawn here: Ĉx are integers, to which :class:`~dpalgos.mechanisms.distributions.RoundedGaussian` is
     added, calibrated to :meth:`sensitivity`, for a μ (see the module for the proof).

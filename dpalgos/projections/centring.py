@@ -79,7 +79,7 @@ class PrivateCentring(GaussianAlgorithm, OneSum, ProjectionAlgorithm):
     (:func:`~dpalgos.integer_sums.encode_rows`), so that the sum moves in l2 by at most 2R where a row is
     replaced (attained by antipodal rows) and by R against a null record, which adds nothing. The mean, its shrinkage
     and the map are post-processing. Each row is mapped by itself and stays in the unit ball, since ‖x‖ ≤ 1, ‖m‖ ≤ 1 and
-    ‖x − m‖/2 ≤ 1: whatever reads the mapped rows has the sensitivity it states. Numerics are exact.
+    ‖x − m‖/2 ≤ 1: an algorithm that reads the mapped rows has the sensitivity it states. Numerics are exact.
 
     The mean m of n rows, whose noise has the public deviation s a coordinate, is multiplied by (1 − d s²/‖m‖²)₊ (James
     & Stein 1961), so that where the noise is all there is, rows stay where they are.

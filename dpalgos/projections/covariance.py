@@ -128,7 +128,7 @@ class AnalyzeGauss(GaussianMoments, CovarianceSum):
 
     Guarantee
     ---------
-    The budget, whatever the rows. For rows of norm at most R the exact sum XᵀX moves in the Frobenius norm by at most
+    The budget, for any rows. For rows of norm at most R the exact sum XᵀX moves in the Frobenius norm by at most
     √2 R² when a row is replaced (‖xxᵀ − zzᵀ‖² = ‖x‖⁴ + ‖z‖⁴ − 2(xᵀz)² ≤ 2R⁴, reached by orthogonal rows) and by
     R² against a null record. The noise is calibrated to that through the isometry that scales off-diagonals
     by √2, so off-diagonal noise is √2 smaller than in the textbook. Rows are encoded on an integer grid and

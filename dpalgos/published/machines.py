@@ -247,7 +247,7 @@ class DpWss(MachineTrainer, PureAlgorithm):
     None. The paper claims ε-DP for the whole training (Theorem 1) from one use of the exponential mechanism with
     sensitivity 1 − σ of the score. Three things break it. (1) *The output hardly depends on the noise*: α and w are a
     function of the rows and of the order of the pairs, and where SMO converges, its limit is the exact
-    minimiser whatever the order; two neighbours with different minimisers are told apart with probability near 1.
+    minimiser in any order; two neighbours with different minimisers are told apart with probability near 1.
     (2) *Sensitivity*: 1 − σ bounds the spread of scores within one data set, not the change between neighbours; the
     range of the mechanism, pairs of records with score at least σ, is itself different, so that outputs with positive
     probability become impossible. (3) *Composition*: k selections cost k ε by the basic theorem; "each pair once" and
@@ -275,7 +275,7 @@ class DpWss(MachineTrainer, PureAlgorithm):
     sound_counterpart: ClassVar[str | None] = "smo-output-perturbation"
 
     def rules(self, parties: Sequence[Rows], noise: NoiseSource) -> Callable[[int], WorkingSetRule]:
-        """Return a private selection for each problem, with noise of its own."""
+        """Return a private selection for each problem, with independent noise."""
         key = fingerprints(parties)
         return lambda index: PrivateSelection(
             sigma=self.sigma, epsilon=self.budget.epsilon, stream=noise.stream(f"working-sets-{index}", key)

@@ -221,7 +221,7 @@ def point(holder: int) -> int:
 
 
 def numbers_digest(survivors: tuple[int, ...]) -> bytes:
-    """Return the digest of who the survivors of a sum are, whatever they sent and whatever masked it."""
+    """Return the digest of who the survivors of a sum are, independent of their vectors and masks."""
     return hashlib.sha256(repr(survivors).encode()).digest()
 
 

@@ -154,7 +154,7 @@ def share_sigma(total_sigma: float, *, shares: int, dimension: int, sensitivity:
 
     Guarantee
     ---------
-    For *every* integer-valued sum, whatever its l2 sensitivity Delta, it is Delta/total_sigma-Gaussian-DP, exactly
+    For *every* integer-valued sum, with any l2 sensitivity Delta, it is Delta/total_sigma-Gaussian-DP, exactly
     what a rounded Gaussian of ``total_sigma`` gives. Proof: neighbouring integer vectors that differ at all are at a
     distance D >= 1. The theorem's bound is a D + b, and a + b <= 1/total_sigma by calibration at D = 1, so
     a D + b <= D (a + b) <= D / total_sigma.

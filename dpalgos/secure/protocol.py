@@ -24,7 +24,7 @@ Here nothing that is ever opened reaches beyond its step:
 
 What the server and colluders learn from step s are thus keys that are outputs of HKDF at inputs holding s, and shares
 of independent polynomials below their threshold. Under the pseudo-randomness of HKDF they are independent of
-everything used in other steps, so by a hybrid over the steps each step is as secure as a session of its own: given
+everything used in other steps, so by a hybrid over the steps each step is as secure as a separate session: given
 what was opened, the masked vectors are uniform subject to their sum. A party lost in one step may take part in the
 next. A vector that arrives after the survivors were fixed stays hidden by b(s), which is then never opened.
 
@@ -507,7 +507,7 @@ class SurvivorSet(Wire):
     """Whose vectors a step's sum holds: fixed and stored before anything is unmasked, and never again.
 
     The key of a round is its session and step. Store this object under that key with a write that fails if there is
-    one, and go on with the stored one, whatever the outcome; the parties' own states refuse a second one as well.
+    one, and go on with the stored one, for any outcome; the parties' own states refuse a second one as well.
 
     Parameters
     ----------

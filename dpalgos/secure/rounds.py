@@ -196,7 +196,7 @@ class Party:
 
     Guarantee
     ---------
-    Whatever is asked, in whatever order and however often, a party masks one vector a step, and opens masks of a step
+    For any requests, in any order and number, a party masks one vector a step, and opens masks of a step
     for one survivor set; what contradicts its memory or its record is refused before an answer leaves
     (:mod:`dpalgos.secure.protocol`, :class:`~dpalgos.secure.rounds.RecordedSum`).
 
@@ -250,7 +250,7 @@ class Party:
         if state is None:
             # Random bytes of the operating system: a seed never comes back after a crash.
             fresh = protocol.join(parameters, self._number, secrets.token_bytes(KEY))
-            # Whatever seed was kept first is the party's seed.
+            # The seed that was kept first is the party's seed.
             state = self._memory.keep(Stage.ADVERTISE, fresh)
         if state.parameters != parameters:
             raise RepeatedUseError(

@@ -442,7 +442,7 @@ class SecureSummation:
 
     Guarantee
     ---------
-    The result is the exact sum, over the parties that survived, of contribution plus noise share. Whatever distribution
+    The result is the exact sum, over the parties that survived, of contribution plus noise share. For any distribution
     an algorithm hands over (of the noise that its own guarantee needs), the shares of any N - dropouts - max(colluders,
     1) parties are at least as private together; :func:`secagg_guarantee` gives the guarantee to be declared.
 

@@ -63,9 +63,9 @@ def groups_of(columns: Sequence[Column], weights: Sequence[Ints], most: int, lea
     """Return of each column the group of each of its places, from 0 on, at most ``most`` of them.
 
     *Numbers*: neighbouring places together, cut where a group holds its part of the rows that are left. A place that
-    alone holds so many is a group of its own, so that a frequent value is told from its neighbours. *Categories*: a
+    alone holds so many is a separate group, so that a frequent value is told from its neighbours. *Categories*: a
     group per value, in the order of their counts; those that are left, or hold fewer than ``least`` rows, share the
-    last. *Missing cells* of a number are a group of their own, the last.
+    last. *Missing cells* of a number are a separate group, the last.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ def groups_within(
 ) -> list[Ints]:
     """Return groups as :func:`groups_of` does, those of a number within blocks of its places.
 
-    A block has its part of the groups, by its rows. A category's values have groups of their own anyway.
+    A block has its part of the groups, by its rows. Each value of a category is its own group anyway.
 
     Parameters
     ----------

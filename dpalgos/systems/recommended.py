@@ -3,7 +3,7 @@
 What they go by is the **signal** s = n μ r / (f K): rows a class, in units of the noise that the largest row would need
 to be hidden among them (μ of Gaussian-DP that the budget buys; r = 1 under replace-one and 2 under replace-special,
 where sums move half as far; f the factor by which the noise of a sum over the parties is more than a curator's: √N
-where each party adds all of its own, 1 to 1.2 or so under secure aggregation).
+where each party adds its full noise, 1 to 1.2 or so under secure aggregation).
 
 *Where the rules were found*: on training rows of MNIST (50,000 to train on, 10,000 held out), digits, USPS, CIFAR-10
 (20,000 of them) and Adult. Accuracies on held-out rows:

@@ -4,7 +4,7 @@ What a night contributes and what is made of a running sum is the algorithm's ow
 (:mod:`dpalgos.mechanisms.factorisation`). A night may contribute in view of the running sum of the nights before, as
 gradients do, which are taken at the model that it makes: the algorithm says so (``adaptive``), and its state is that
 sum. The noise of each night is that of the algorithm on the budget μ/‖Ĉe₁‖₂:
-its distribution is a Gaussian mechanism for integers of whatever sensitivity, so that a sum ĉ x costs ĉ times what x
+its distribution is a Gaussian mechanism for integers of any sensitivity, so that a sum ĉ x costs ĉ times what x
 would cost, and the whole horizon costs μ.
 """
 
@@ -318,7 +318,7 @@ class FollowTheRegularisedLeader(LeaderTrainer, OneSum):
     Guarantee
     ---------
     The budget: one Gaussian mechanism on an exact sum of integers, of sensitivity 2·clip under replace-one and clip
-    under replace-special, at whatever weights (:class:`~dpalgos.integer_sums.GradientSums`). So it is night after
+    under replace-special, at any weights (:class:`~dpalgos.integer_sums.GradientSums`). So it is night after
     night: the weights of night t are made of what was released before, hence fixed given that; of rows of other nights
     the sums are then the same for both neighbours, and the row's own moves its night's sum by at most the sensitivity
     (:mod:`dpalgos.mechanisms.factorisation`, adaptive streams).

@@ -57,7 +57,7 @@ class GradientSumTrainer(GaussianAlgorithm, ClippedGradientTrainer, Generic[Stat
 
     Guarantee
     ---------
-    The budget, whatever the rows and whatever is made of the sums: with Δ = 2·clip under replace-one and Δ = clip under
+    The budget, for any rows and for any use of the sums: with Δ = 2·clip under replace-one and Δ = clip under
     replace-special (in grid units, from the encoded norms, :class:`~dpalgos.integer_sums.GradientSums`) each of the T
     sums is a Gaussian mechanism on an integer vector, μ/√T-GDP, and their adaptive composition is exactly μ-GDP (Dong,
     Roth, Su 2022, Corollary 2). A null record's gradient is zero at all weights. Numerics exact.
@@ -250,7 +250,7 @@ class NoisyGradientDescent(GradientSumTrainer[DescentState]):
 
     Guarantee
     ---------
-    The budget, whatever the rows: with Δ = 2·clip under replace-one, clip under replace-special (in grid units, from
+    The budget, for any rows: with Δ = 2·clip under replace-one, clip under replace-special (in grid units, from
     the encoded norms) each of the T sums is a Gaussian mechanism on an integer vector, μ/√T-GDP, and their adaptive
     composition is exactly μ-GDP.
     Everything after the sums is post-processing. Numerics are exact: :class:`~dpalgos.integer_sums.GradientSums`
@@ -287,7 +287,7 @@ class NoisyGradientDescent(GradientSumTrainer[DescentState]):
     public_start : float
         Weight that descent starts from on each of the last K features in its class's score, where these are the scores
         of a head trained on public rows (``--public-dataset`` with ``public.head``): the model is that head's before
-        the first step, whatever the budget. 0 starts from zero.
+        the first step, at any budget. 0 starts from zero.
     width, intercept_scaling, label_range
         See :class:`~dpalgos.linear.LinearTrainer`.
 
@@ -418,7 +418,7 @@ class NoisyGradientDescent(GradientSumTrainer[DescentState]):
 
 @dataclass(frozen=True, kw_only=True)
 class MeanDescent(PlainDescent):
-    """Descent on the mean over parties of their mean gradients, whatever their rows."""
+    """Descent on the mean over parties of their mean gradients for any rows."""
 
     loss: str = "logistic"
     iterations: int = 1000
@@ -428,7 +428,7 @@ class MeanDescent(PlainDescent):
         return replace(super().sums(setting), smallest_party=setting.smallest)
 
     def party_weights(self, setting: Setting) -> tuple[int, ...]:
-        """Return that every party counts the same: the mean is over parties, whatever their rows."""
+        """Return that every party counts the same: the mean is over parties for any rows."""
         return (1,) * len(setting.sizes)
 
     def divisor(self, setting: Setting) -> int:

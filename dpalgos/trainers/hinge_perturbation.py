@@ -177,7 +177,7 @@ class SmoOutputPerturbation(GaussianAlgorithm, HingeMinimisers):
 @register("trainers", "smo-output-perturbation-laplace")
 @dataclass(frozen=True, kw_only=True)
 class SmoLaplaceOutputPerturbation(PureAlgorithm, HingeMinimisers):
-    """Release w + noise, w the minimiser of ½‖w‖² + C Σ hinge, one-vs-rest, each weight with Laplace noise of its own.
+    """Release w + Laplace noise on each weight, w the minimiser of ½‖w‖² + C Σ hinge, one-vs-rest.
 
     Guarantee
     ---------

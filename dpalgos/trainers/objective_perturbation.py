@@ -95,7 +95,7 @@ def with_radial_noise(
     task: LinearTask,
     calibration: Calibration,
 ) -> LinearModel:
-    """Return the perturbed minimisers, each weight row with a radial linear term of its own."""
+    """Return the perturbed minimisers, each weight row with an independent radial linear term."""
     classes, width = task.shape(setting)
     key, distribution = fingerprints(parties), RadialLaplace(calibration.noise_scale)
     linear = np.stack([distribution.sample(width, noise.stream(f"objective-{row}", key)) for row in range(classes)])
@@ -283,7 +283,7 @@ class GaussianObjectivePerturbation(GaussianPerturbation):
     the worst. L − j is at most Σₖ uₖ, uₖ the largest of ⟨gₖ, v⟩/σ + ‖v‖²/(2σ²) over v = sₖ x − s′ₖ z, gₖ = Rₖ/σ: a
     convex function of (sₖ, s′ₖ), largest at a corner, where v is 0, p, q or p + q with p = σₖ x, q = −σ′ₖ z. Since
     ‖p + q‖² ≤ 4 and ‖p‖², ‖q‖² ≤ 1, uₖ ≤ (⟨gₖ, p⟩/σ + 1/σ²)₊ + (⟨gₖ, q⟩/σ + 1/σ²)₊. So L ≤ j + A + B, A the sum of
-    the first terms over the classes and B of the second: m independent numbers each, whatever the labels are.
+    the first terms over the classes and B of the second: m independent numbers each, for any labels.
 
     (iii) f(u) ≤ (u − ε)₊, which is convex and increasing, and so (A + B − e′)₊ ≤ ½(2A − e′)₊ + ½(2B − e′)₊ with
     e′ = ε − j, however A and B depend on each other. (2A − e′)₊ is convex in the Gaussian numbers ⟨gₖ, p⟩, whose
@@ -297,7 +297,7 @@ class GaussianObjectivePerturbation(GaussianPerturbation):
     one class δ is the Gaussian mechanism's of sensitivity 2, up to that; for m the positive parts add their means.
 
     *What is attained.* Two antipodal rows of one class have all slopes of a hinge at their ends at margin 0, so that
-    ‖V‖ = 2√m: no smaller bound on ‖V‖ holds for the hinges, whatever m. Rows of two classes move less,
+    ‖V‖ = 2√m: no smaller bound on ‖V‖ holds for the hinges, at any m. Rows of two classes move less,
     ‖V‖² ≤ max(4m − 6, m + 6) for m ≥ 2.
 
     Parameters

@@ -208,7 +208,7 @@ class OutputPerturbation(GaussianAlgorithm, _WeightedMinimiserSum):
     party i changes the gradient of its risk at the new minimiser by at most 2G/nᵢ in the Frobenius norm; the
     risk is λ-strongly convex, so θᵢ moves by at most 2G/(nᵢλ) and nᵢθᵢ by at most 2G/λ, however small the party; the
     other parties' terms do not move. (2G is reached: x and −x with one label and all slopes at their ends.)
-    Under replace-special one of the two gradients is zero, whatever the weights, and G takes the place of 2G; nᵢ counts
+    Under replace-special one of the two gradients is zero, at any weights, and G takes the place of 2G; nᵢ counts
     null records, whose losses are constant, so the risk stays λ-strongly convex and its mean is over the same nᵢ.
     *Tolerance.* Each minimiser comes with a certificate that its exact gradient has norm at most γ
     (:func:`~dpalgos.losses.certified_minimiser`), so it is off by at most γ/λ on both neighbours: 2nᵢγ/λ more, for the
@@ -327,7 +327,7 @@ class MinimiserMean(PureAlgorithm, MinimiserSum):
         return DiscreteLaplace((reach + classes * width) / self.budget.epsilon * _MARGIN)
 
     def party_weights(self, setting: Setting) -> tuple[int, ...]:
-        """Return that every party counts the same: the mean is over parties, whatever their rows."""
+        """Return that every party counts the same: the mean is over parties for any rows."""
         return (1,) * len(setting.sizes)
 
     def contribution(self, state: Ints, rows: Rows, setting: Setting) -> Ints:

@@ -32,7 +32,7 @@ from dpalgos.registry import construct, lookup, names, register
 from dpalgos.rows import Array, ArrayRows, ChosenRows, Floats, NoiseSource, RandomStream, Rows, sanitise
 from dpalgos.sentences import coded
 
-# Fractions of the golden ratio's multiples spread evenly, whatever the order of the rows, and begin at 0.
+# Fractions of the golden ratio's multiples spread evenly, in any order of the rows, and begin at 0.
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _COIN_BITS = 32
 _BLOCK = 1 << 20

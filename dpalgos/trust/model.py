@@ -76,7 +76,7 @@ class TrustModel:
         return algorithm.guarantee(setting)
 
     def in_rounds(self, algorithm: Algorithm, setting: Setting) -> bool:
-        """Whether parties and server exchange messages of :mod:`dpalgos.secure` that may each be a task of its own."""
+        """Whether parties and server exchange messages of :mod:`dpalgos.secure` that may each be a separate task."""
         return False
 
     def masking(self, parties: int) -> Masking | None:
@@ -108,7 +108,7 @@ class TrustModel:
 
 @dataclass(frozen=True, slots=True)
 class _SumOfNoisySums:
-    """Each party's sum with noise of its own, added up by the server."""
+    """Each party's sum with independent noise, added up by the server."""
 
     noises: Noises
 

@@ -428,7 +428,7 @@ def add_account(entries: Entries, account: Account) -> Account:
     if account.unit not in (ROW, PERSON) or (account.unit == PERSON and account.group_size > 1):
         raise InputError(
             f"account {account.name!r} would be of unit {account.unit!r} and group size {account.group_size}; give "
-            f"{ROW}, or {PERSON} without a group size, since a person counts once whatever the number of rows"
+            f"{ROW}, or {PERSON} without a group size, since a person counts once with any number of rows"
         )
     for other in account.disjoint_from:
         get_account(entries, other)
@@ -610,7 +610,7 @@ def charge_record(entry: Entry, plan: PlanRecord) -> ChargeRecord:
 class Reservation:
     """One reservation.
 
-    A reservation counts as spent from its entry on. It ends in one of two ways, each an entry of its own: *committed*,
+    A reservation counts as spent from its entry on. It ends in one of two ways, each a separate entry: *committed*,
     when its plan is charged, before any noise exists; or *returned*, which only one that was never committed can be. So
     nothing is released under a reservation that could come back, and a refusal that it caused depended on charges
     alone.

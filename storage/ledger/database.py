@@ -1,6 +1,6 @@
 """The database behind ledger and catalogue: tables, format, transactions, and the chain that its entries are.
 
-Each entry carries the digest of the one before it and a keyed digest of its own: an HMAC-SHA256 under a key derived
+Each entry carries the digest of the one before it and a separate keyed digest: an HMAC-SHA256 under a key derived
 from the root's secret and the ledger's identity, so that an entry cannot be edited, made up or taken from elsewhere
 without that secret.
 
@@ -8,7 +8,7 @@ What this does not show by itself: that the end was cut off, or that a whole old
 do: files outside the database that name the last entry seen, and what every account had spent by then. One lies next to
 the ledger, so that a ledger restored alone is noticed; one lies outside the root, so that a whole restored root is
 noticed. They are written after the commit: a mark may lag behind its ledger (a kill in between), and is ahead of it
-only where an older state was put in place. A mark carries a keyed digest of its own.
+only where an older state was put in place. A mark carries a separate keyed digest.
 
 *What a charge puts on the disk, and what a power cut would do without it.* SQLite makes five syncs a commit, and the
 marks four, side by side:
@@ -416,7 +416,7 @@ class Memory:
     def take(self, state: tuple[int, ...] | None) -> Connection | None:
         """Return the idle connection to a file that is unchanged since its last transaction; close any other.
 
-        A file that was written, moved or replaced, or whose mode was changed, by whatever means, has another state. A
+        A file that was written, moved or replaced, or whose mode was changed, by any means, has another state. A
         forked process neither uses nor closes the connection of its parent.
         """
         try:
@@ -485,7 +485,7 @@ class Database:
     memory : Memory or None
         What is remembered between transactions.
     connection : sqlalchemy.Connection or None
-        What transactions use, one after another; None where each opens one of its own.
+        What transactions use, one after another; None where each opens its own.
     """
 
     engine: Engine

@@ -7,7 +7,7 @@ Those that decisions rest on are kept from that look, so that none is read twice
 Where the database has a :class:`~storage.ledger.database.Memory`, the next transaction looks on from where the chain
 was found in order: on a file, as long as no other process has written to it; on a server, which does not report other
 writers, for ten minutes after the last check of the whole. The digest of the last entry stands for all before it, for
-it must still be there and whatever came later must follow it: so each decision is made on entries that were once found
+it must still be there and all later entries must follow it: so each decision is made on entries that were once found
 in order. The next check of the whole chain finds later changes. Other entries are looked up as ever: each by its
 digest, and all of them counted.
 """
@@ -313,13 +313,13 @@ def reading(database: Database) -> Iterator[Entries]:
 
 
 def found(database: Database, *kinds: Kind, **of: Any) -> list[Entry]:
-    """Return the entries of these kinds, read in a transaction of their own; see :meth:`Entries.find`."""
+    """Return the entries of these kinds, read in a separate transaction; see :meth:`Entries.find`."""
     with reading(database) as entries:
         return entries.find(*kinds, **of)
 
 
 def append(database: Database, kind: Kind, *, account: str = "", subject: str, content: Mapping[str, Any]) -> None:
-    """Add one entry in a transaction of its own."""
+    """Add one entry in a separate transaction."""
     with writing(database) as entries:
         entries.append(kind, account=account, subject=subject, content=content)
 

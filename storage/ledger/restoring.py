@@ -30,7 +30,7 @@ def restore(
 
     For every account that the marks know, the difference between what it had spent by the newest mark and what
     this ledger says is recorded as one plan charged to every row; accounts that the ledger lacks are opened again.
-    The entry begins an epoch of its own (:meth:`storage.catalog.Catalog.epoch`), also where it records nothing.
+    The entry begins a separate epoch (:meth:`storage.catalog.Catalog.epoch`), also where it records nothing.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ def restore(
 def _book(
     policy: ChargePolicy, entries: Entries, account: Account, totals: Mapping[str, Any] | None, stated: Cap | None
 ) -> None:
-    """Book what an account has spent beyond its plans, as one plan of a partition of its own."""
+    """Book what an account has spent beyond its plans, as one plan of a separate partition."""
     # Not less what is set aside: that may be returned.
     history = replace(history_of(entries, account.name), pending=())
     cost = (

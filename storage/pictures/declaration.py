@@ -31,7 +31,7 @@ class Pixels(StrEnum):
 
     @property
     def largest(self) -> int:
-        """The largest value of a channel: the depth's, whatever a set holds."""
+        """The largest value of a channel: that of the depth, for any content of a set."""
         return 65535 if self is Pixels.GREY_16 else 255
 
 

@@ -1,4 +1,4 @@
-"""What decodes images in a process of its own (:mod:`storage.confined`): the module that it has imported.
+"""What decodes images in a separate process (:mod:`storage.confined`): the module that it has imported.
 
 Each image is answered by one piece: the byte 0 and the answer, or the byte 1 and why it cannot be taken.
 """

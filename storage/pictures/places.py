@@ -1,6 +1,6 @@
 """Places of a private folder's images: what says which party, night and held-out part each is in.
 
-Where an image is a record of its own, its place must follow from what is public. In a table that is its line. In a
+Where an image is a separate record, its place must follow from what is public. In a table that is its line. In a
 folder it is its path below the class folder, by bytes: with the class folder in the path, an image of another class
 would move every file between the two, and neighbours would differ in all of these. Paths that an earlier version held
 come first, in the order that they have there, and new ones after them, so that no version moves the others' places. Of

@@ -1,4 +1,4 @@
-"""Images from outside as numbers: decoded in a process of their own, within limits on its time and memory.
+"""Images from outside as numbers: decoded in a separate process, within limits on its time and memory.
 
 That process has no key, and an image that ends it, by a fault of a decoder or by its limits, is one refused image:
 those after it are read by another process.

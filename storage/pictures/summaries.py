@@ -1,4 +1,4 @@
-"""Images as few numbers that are the same whatever side they were brought to, by which they are known again."""
+"""Images as few numbers that do not depend on the stored side length, to recognise the images."""
 
 from collections.abc import Callable
 from functools import partial

@@ -1,4 +1,4 @@
-"""Parquet files from outside: decoded in a process of their own, in pieces that are bounded."""
+"""Parquet files from outside: decoded in a separate process, in pieces that are bounded."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -50,7 +50,7 @@ class ParquetRows:
 
 @contextmanager
 def open_parquet(path: Path, rows: int, columns: Sequence[str] | None = None) -> Iterator[ParquetRows]:
-    """Open a Parquet file in a process of its own, of which nothing is left afterwards.
+    """Open a Parquet file in a separate process, of which nothing is left afterwards.
 
     Parameters
     ----------

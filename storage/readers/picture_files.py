@@ -375,7 +375,7 @@ def people_of(files: Sequence[PictureFile], rule: str, part: str) -> list[Pictur
     Raises
     ------
     InputError
-        If it is not such an expression, or does not match a path: an image without a match is not a person of its own.
+        If it is not such an expression, or does not match a path: an image without a match is not a separate person.
     """
     # Where a rule is given alone: few sets have one.
     import re2

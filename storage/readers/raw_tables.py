@@ -110,7 +110,7 @@ def parquet_rows(
     way_out: str = "correct the schema",
     most: int | None = None,
 ) -> Iterator[Table]:
-    """Yield the rows of a Parquet file as :func:`raw_rows` does, whatever its name's end; cells are Arrow arrays."""
+    """Yield the rows of a Parquet file with any name as :func:`raw_rows` does; cells are Arrow arrays."""
     with open_parquet(path, rows, names) as file:
         file.require(names or (), way_out)
         if most is not None and file.count > most:

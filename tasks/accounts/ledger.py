@@ -90,8 +90,8 @@ def check_releases() -> list[str]:
         except Exception as error:
             problems.append(str(error))
             continue
-        # Post-processing and maps made from public parameters were never charged, and need not be; what parties of
-        # their own have made they have charged.
+        # Post-processing and maps made from public parameters were never charged, and need not be; what separate
+        # parties have made they have charged.
         if not {"post_processing", "charged_by"} & manifest.keys() and manifest.get("reads_rows", True):
             stored[key] = store.digest_of(manifest, arrays)
     return problems + open_ledger().verify_releases(stored)
@@ -104,7 +104,7 @@ def restore_ledger(reason: str, epsilon: float | None, delta: float | None) -> t
     spent the sum over partitions of the largest part. Let the lost ledger's parts have come to b_p by the mark, these
     to a_p; of the b_p only the largest sum is known, M. What is booked for every row is M less the largest sum of the
     a_p. A row of part p has lost b_p, up to M, and from now on loses what part p is charged, c_p. So plans after a
-    restoration are in partitions of their own: the account has then spent max_p a_p + (M − max_p a_p) + max_p c_p,
+    restoration are in separate partitions: the account has then spent max_p a_p + (M − max_p a_p) + max_p c_p,
     which is no less than b_p + c_p, whichever part the row is in. (In the same partitions it would be max_p (a_p + c_p)
     + M − max_p a_p: where the lost ledger had charged one horizon and the older one another, of the same μ, nothing
     would be missing, and rows of the first could be used again without a charge.) For a horizon that begins again:

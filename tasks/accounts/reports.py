@@ -37,7 +37,7 @@ LOW = 0.8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccountReading:
-    """What some of an account's plans cost, read at the cap's delta: no guarantee of its own.
+    """What some of an account's plans cost, read at the cap's delta: not a separate guarantee.
 
     Parameters
     ----------
@@ -189,7 +189,7 @@ def budget_report(name: str) -> BudgetReport:
 
     ``promised`` is the theorem: everything released from these rows, now and later under this cap, is (epsilon,
     delta)-DP together, however runs were chosen in view of earlier ones. ``epsilon_spent`` is a reading of what was
-    charged, without a guarantee of its own: it was not fixed before.
+    charged, without a separate guarantee: it was not fixed before.
 
     Public sets have no cap; what is shown is what their runs would have cost at delta 1e-5. ``behind`` says in what way
     the ledger lacks what its high-water marks have seen: what is shown is too little then, and nothing can be charged.
@@ -275,7 +275,7 @@ def _plans(history: History, at: float, group: int) -> Iterator[PlanLine]:
 def _epsilons(plan: PlanRecord, at: float, group: int) -> tuple[float, dict[str, float]]:
     """Return what each party was charged, and at which delta; of Gaussian losses tightly at the plan's.
 
-    A plan that releases values at a delta of their own (a draft) has none left for its Gaussian noise, and states no
+    A plan that releases values at their own delta (a draft) has none left for its Gaussian noise, and states no
     finite epsilon: it is read by itself at the account's delta then, as what is spent is.
     """
     costs = read_costs(plan.costs)

@@ -25,5 +25,5 @@ def gaussian_delta(delta: float) -> float:
 
 
 def opening_cap(dataset: str) -> Cap | None:
-    """Return the cap with which a data set's account was opened, whatever it was changed to since; None if public."""
+    """Return the cap with which a data set's account was opened, before any later change; None if public."""
     return open_catalog().account_of(dataset).opening_cap

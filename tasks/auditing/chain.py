@@ -101,7 +101,7 @@ class ChainReport(BoundReport, Comparison):
 def audit_chain(name: str, options: AuditOptions = USUAL, *, chain: Chain) -> ChainReport:
     """Run a proved system on neighbouring synthetic private tables and compare all public outputs.
 
-    Each run is a whole one, a charged evaluation included, in a fresh root with secrets of its own: rows are ingested
+    Each run is a whole one, a charged evaluation included, in a fresh root with its own secrets: rows are ingested
     as private, the plan is charged, the noise comes from the door. What is compared: see
     :func:`~tasks.auditing.traces.observe`. One pair differs in a row that trains; where the evaluation is charged,
     another differs in a held-out row; of a system that takes people, a third differs in how many rows a person has.
@@ -163,7 +163,7 @@ def compare_chains(
     pairs : mapping of part to (Tables, Tables)
         Parts as of :func:`synthetic_tables`.
     run : callable
-        Runs the chain once in a root of its own; returns what is seen and what is proved.
+        Runs the chain once in a separate root; returns what is seen and what is proved.
     claimed_epsilon : float, optional
     """
     trials, confidence = _TRIALS if options.trials is None else options.trials, options.confidence
@@ -176,7 +176,7 @@ def compare_chains(
     reports = {}
     for number, (part, pair) in enumerate(pairs.items()):
         seen: list[list[dict[str, Value]]] = [[], []]
-        # In turn, so that whatever drifts meets both worlds alike.
+        # In turn, so that any drift meets both worlds alike.
         for trial in range(trials):
             for world, tables in enumerate(pair):
                 observed, proved = run(tables)

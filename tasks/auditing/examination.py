@@ -152,7 +152,7 @@ def examine_system(
     Guarantee
     ---------
     Of a sound system, each audit warns with probability at most 1 %, and finds a violation with probability at most
-    10⁻⁹: the repetition is an experiment of its own, and the p-value of the audit from one run holds at every level.
+    10⁻⁹: the repetition is a separate experiment, and the p-value of the audit from one run holds at every level.
     """
     started = time.monotonic()
     seed = secrets.randbelow(2**31) if request.seed is None else request.seed

@@ -251,7 +251,7 @@ _PUBLIC_TRIALS = 400
 def audit_on_public_rows(name: str, dataset: str, options: AuditOptions = USUAL, *, rows: int = 40) -> AuditReport:
     """Run a registered system on public rows with and without a canary, and bound its epsilon from below.
 
-    Which canary shows most is chosen on runs of its own; see :func:`canary_pairs`. It is
+    The canary that shows most is chosen on separate runs; see :func:`canary_pairs`. It is
     mostly a weaker test than the worst pairs of :func:`~tasks.auditing.systems.audit_system`: what it tells is how much
     of a row such as there are leaks.
 

@@ -1,4 +1,4 @@
-"""All that can be audited, by name, and many audits side by side. Whatever draws noise is a subject."""
+"""Everything that can be audited, by name: each algorithm that draws noise. Also many audits in parallel."""
 
 import json
 import os

@@ -80,7 +80,7 @@ def base_tables() -> dict[str, pd.DataFrame]:
 def audit_synthesis(options: AuditOptions = USUAL, *, chain: Chain) -> ChainReport:
     """Draw synthetic rows of neighbouring private tables and compare all public outputs.
 
-    Each synthesis is a whole one in a fresh root with secrets of its own; its rows are drawn again by ``verify``. What
+    Each synthesis is a whole one in a fresh root with its own secrets; its rows are drawn again by ``verify``. What
     is compared: plan, price, releases, drawn rows, report and lineage. One pair differs in a training row, one in a
     held-out row.
 

@@ -35,7 +35,7 @@ def observe(layout: Layout, config: TrainingConfig, finished: Chained) -> dict[s
     """Return everything that a run lets be seen, by field.
 
     Random identifiers differ in each run, so in the names of fields and in texts each is replaced by its role, and
-    is also a field of its own: one that repeated itself on equal rows would be a digest of them.
+    is also a separate field: one that repeated itself on equal rows would be a digest of them.
 
     Parameters
     ----------

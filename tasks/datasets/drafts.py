@@ -146,7 +146,7 @@ def draft_schema(
 def _parquet_names(path: Path) -> list[tuple[str, str]]:
     """Return the columns of a Parquet file, each with the kind that its type suggests."""
     with open_parquet(path, 0) as file:
-        # date32 and date64 alike, and timestamps whatever their unit.
+        # date32 and date64 alike, and timestamps of any unit.
         return [(field.name, _ARROW.get(str(field.type).split("[")[0].rstrip("3264"), "todo")) for field in file.schema]
 
 

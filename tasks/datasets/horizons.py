@@ -6,8 +6,8 @@ cost is a maximum, not a sum. Which rows are new is found at ingestion, where th
 is public.
 
 Of equal rows the last is the new one, so one row's content decides which position of the version is new. Where each
-party brings a file of its own, or all rows are in what is released, that matters to nothing: what is new of a file is
-the same but for that row, in whatever order. Where new rows go to parties in turn and what is seen depends on who holds
+party brings its own file, or all rows are in what is released, that matters to nothing: what is new of a file is
+the same but for that row, in any order. Where new rows go to parties in turn and what is seen depends on who holds
 which (dropouts, colluders), one row would send all new ones to other parties. There a version with new rows has to
 hold the rows of the one before at the beginning of each file, in their order, so that a row's place alone says which
 night and party are its own (:attr:`storage.arrivals.Difference.appended`).
@@ -18,12 +18,12 @@ night r takes part in the nights r, r + p, …, r + (k − 1)p, as often and as 
 participations, separation p), and in no other. What comes in between waits for the next of these nights, and what comes
 after the last is null. In each of them the person's rows are those of that version that came after the version p nights
 before, of which there is none before night r: a comparison within the person (:class:`storage.people.Seen`). A version
-stores each person's latest ``rows_per_person`` rows, so that new rows count whatever the number of older ones, and no
+stores each person's latest ``rows_per_person`` rows, so that new rows count for any number of older ones, and no
 night has more than this number. They are counted there, k of them, and weigh 1/k each, as one record: their part of a
 sum is a mean of k vectors with at most a row's norm, and another mean, or none, in its place moves the sum by no more
 than another row would (``row_weights`` in :mod:`dpalgos.integer_sums`). How a row came to be among the k (new, and
 within the limit) depends on that person's rows alone, and moves no other person's. Both neighbours so have the record
-in the same nights, with whatever rows, and each of its sums moves by no more than a row's: the bound is that of a row
+in the same nights, with any rows, and each of its sums moves by no more than a row's: the bound is that of a row
 that comes k times, p nights apart (:mod:`dpalgos.mechanisms.factorisation`), and of one that comes once where nothing
 is declared. (Nights chosen by when rows come would differ between neighbours, by up to 2k of them, which no sensitivity
 of one night bounds.)

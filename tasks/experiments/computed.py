@@ -189,7 +189,7 @@ _GRID, _MARGIN = 120, 0.1
 
 
 def ingest_features(source: str, features: Sequence[int], name: str) -> None:
-    """Register some features of a public set as a set of its own.
+    """Register some features of a public set as a separate set.
 
     Raises
     ------

@@ -119,7 +119,7 @@ def _draw_bars(axes: Axes, table: pd.DataFrame, plot: Plot, y: str, looks: _Look
 
 
 def draw(plot: Plot, results: Sequence[PointResult], title: str) -> Drawing:
-    """Draw results: a panel for each data set (or whatever the plot says) and metric.
+    """Draw results: a panel for each data set (or other field that the plot names) and metric.
 
     A solid line and a filled marker are proved; a dashed line with an open marker is not; dotted black has no privacy.
     Bands and whiskers go from the smallest to the largest value over seeds.

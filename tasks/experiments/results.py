@@ -69,7 +69,7 @@ def _text(value: Any) -> str | None:
 
 
 def _release(key: str, manifest: Mapping[str, Any]) -> dict[str, Any]:
-    # What the server put together out of releases has no guarantee of its own: it costs nothing.
+    # What the server put together out of releases has no separate guarantee: it is free.
     algorithm = manifest.get("algorithm") or {"kind": "aggregators", **manifest.get("post_processing", {})}
     guarantee = manifest.get("guarantee")
     return {

@@ -117,7 +117,7 @@ class Stated(BaseModel, frozen=True):
 
 
 class Runs(_Specification):
-    """Which runs there are: every point of a grid, or of blocks with settings and grids of their own."""
+    """Which runs there are: every point of a grid, or of blocks with their own settings and grids."""
 
     workers: Annotated[
         int | None, Field(ge=1, le=256, description="Parallel runs. Default: by the machine's cores.")

@@ -223,7 +223,7 @@ class _Contents:
 
     @cached_property
     def evidence(self) -> dict[str, Evidence]:
-        """What parties of their own have signed, by release."""
+        """What separate parties have signed, by release."""
         there = [key for key in self.releases if release_member(key, SIGNED) in self._members]
         return {key: Evidence.model_validate(self.json(release_member(key, SIGNED))) for key in there}
 
@@ -342,7 +342,7 @@ def _planned(key: str, manifest: Mapping[str, Any]) -> Planned:
 
 
 def verify(path: Path, *, signer: str | None = None) -> Verified:
-    """Check an archive that ``unitball export`` has written, on whatever machine.
+    """Check an archive that ``unitball export`` has written, on any machine.
 
     What follows where all holds: the releases are those the archive was made of, and their identities are digests of
     what the manifests say; the algorithms that these name guarantee what was charged, *as the code that is installed

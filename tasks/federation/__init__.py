@@ -1,1 +1,1 @@
-"""Parties of their own, each with its own root, user and secrets, and a coordinator that sees no row."""
+"""Separate parties, each with its own root, user and secrets, and a coordinator that sees no row."""

@@ -73,7 +73,7 @@ Transport = Callable[[str, Request], Answer | None]
 
 
 class Federated(BaseModel, frozen=True):
-    """What a run over parties of their own leaves with the coordinator.
+    """What a run over separate parties leaves with the coordinator.
 
     Attributes
     ----------
@@ -108,7 +108,7 @@ def federate(
     measured_on: str | None = None,
     progress: Callable[[str], None] = lambda line: None,
 ) -> Federated:
-    """Train one model over the rows of parties of their own and log it; asked again, it goes on where it stopped.
+    """Train one model over the rows of separate parties and log it; asked again, it goes on where it stopped.
 
     Parameters
     ----------
@@ -164,7 +164,7 @@ def federate_counts(
     *,
     progress: Callable[[str], None] = lambda line: None,
 ) -> tuple[SinglePlan | PairsPlan, Description | PairsDescription]:
-    """Describe the rows of parties of their own: one release of counts of all columns, or of pairs of columns.
+    """Describe the rows of separate parties: one release of counts of all columns, or of pairs of columns.
 
     Each party charges it to its own account. Asked again, it goes on where it stopped. All rows are counted that are in
     no party's test file.

@@ -90,7 +90,7 @@ class Description(WireModel):
     ----------
     party : str
     rows, test_rows, dimension : int
-        Records to train on, those that it may hold out of them included; records of a test part of its own; features.
+        Records to train on, those that it may hold out of them included; records of its own test part; features.
         Rows, or people where these are what is protected, with and without rows.
     classes : tuple of str
     label_range : (float, float) or None

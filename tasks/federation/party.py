@@ -327,7 +327,7 @@ class Party:
         release = charged.release
         if not release.travels or len(release.parties) == 1 or (release.masking is not None) != secure:
             raise RefusedError(f"{release.label} under trust {release.trust.name} cannot be formed in this way")
-        # Its vectors and noise are those of its own release, whatever the session: it takes part in one alone.
+        # Its vectors and noise are those of its own release, in any session: it takes part in one alone.
         notes = self._notes(charged)
         open_ledger().count_answers(release.key, notes.count())
         if notes.put(_SESSION, charged.session.key.encode()) != charged.session.key.encode():

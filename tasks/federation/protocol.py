@@ -90,7 +90,7 @@ def run_name(config: TrainingConfig, messages: Sequence[Signed], counted: Counte
 def test_fraction(config: TrainingConfig, descriptions: Sequence[Description]) -> float:
     """Return the share of its rows that each party holds out, by the rule of one root over all rows; public.
 
-    Nothing of a party that has a test part of its own, which is held out instead.
+    Nothing of a party that has its own test part, which is held out instead.
     """
     rows = sum(one.rows for one in descriptions if not one.test_rows)
     if config.test_fraction is not None:
@@ -272,7 +272,7 @@ def own_releases(plan: RunPlan, shards: Shards) -> tuple[PlannedRelease, ...]:
 
 
 def is_known_to_all(node: PlannedRelease | PlannedCombination) -> bool:
-    """Whether every party comes to a node by itself: a map of public parameters, or a release of its own."""
+    """Whether every party comes to a node by itself: a map of public parameters, or a separate release."""
     return isinstance(node, PlannedRelease) and (not node.reads_rows or len(node.parties) == 1)
 
 
@@ -314,7 +314,7 @@ def release_body(key: str, artefact: Artefact) -> str:
 
 
 def federated_manifest(release: PlannedRelease, kind: str, took_part: Sequence[str]) -> Json:
-    """Return what a release says of itself that parties of their own have made, charged and signed."""
+    """Return what a release says of itself that separate parties have made, charged and signed."""
     own = {"charged_by": "each party, in its own account", "took_part": list(took_part)}
     return {**manifest_of(release, kind), **own}
 

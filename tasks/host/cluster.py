@@ -1,6 +1,6 @@
 """Task runners: threads, a Dask cluster on this machine, or one on several, over TLS with the root's certificate.
 
-Dask's scheduler and workers run whatever code is sent to them. So they talk over TLS alone, and each side shows a
+Dask's scheduler and workers run all code that is sent to them. So they talk over TLS alone, and each side shows a
 certificate: the root's own, whose key lies in its private folder. Who may use a root's cluster is who may read the root
 anyway. The plain protocol is refused, on this machine too: any other user of it could connect.
 """
@@ -179,7 +179,7 @@ def require_scheduler(address: str | None) -> None:
     layout = current_layout()
     secured = security(layout)
     try:
-        # On a loop of its own, whichever thread this is.
+        # On its own loop, whichever thread this is.
         with ThreadPoolExecutor(max_workers=1) as apart:
             kind = apart.submit(asyncio.run, _kind_of(place.hostname, place.port, secured)).result()
     except ssl.SSLError as error:

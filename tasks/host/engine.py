@@ -174,7 +174,7 @@ _EMBEDDED_SERVER = {
     # It would import Prefect's integrations, Dask's among them, to see whether blocks are to be registered.
     "PREFECT_MEMOIZE_BLOCK_AUTO_REGISTRATION": "false",
     "PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED": "false",
-    # Each event of a task would be a transaction of its own; the last ones are written when the server stops.
+    # Each event of a task would be a separate transaction; the last ones are written when the server stops.
     "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "50",
     "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",
 }
@@ -412,7 +412,7 @@ def _usable(root: Path) -> Path:
         )
     keep_private()
     Layout(root).prepare()
-    # A name of its own: threads of one process may look at once.
+    # A separate name: threads of one process may look at once.
     with writing(root), tempfile.NamedTemporaryFile(dir=Layout(root).prefect, prefix=".probe-"):
         pass
     return root

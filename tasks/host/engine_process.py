@@ -1,6 +1,6 @@
 """The engine's own processes: making and upgrading databases, and the embedded Prefect server.
 
-Run by file name, so that it needs nothing but Prefect and MLflow and no import path of its own.
+Run by file name, so that it needs nothing but Prefect and MLflow and no own import path.
 
 What fails without it:
 
@@ -294,7 +294,7 @@ def serve(descriptor: int, *, whole: bool) -> None:
     # Prefect's worker looks four times a second for what is due every few seconds.
     slower = partial(Worker, minimum_check_interval=_LOOK, scheduling_resolution=_LOOK)
     vars(background_workers)["Worker"] = slower
-    # Prefect's page asks an analytics service for its configuration, whatever the settings say, and shows pictures from
+    # Prefect's page asks an analytics service for its configuration, under any settings, and shows pictures from
     # elsewhere: browsers are told to fetch from this machine alone, under either of its names.
     here = " ".join(f"{scheme}://{name}:*" for scheme in ("http", "ws") for name in ("127.0.0.1", "localhost"))
     policy = f"default-src 'self' {here} 'unsafe-inline' 'unsafe-eval' data: blob:"

@@ -73,7 +73,7 @@ def crash_interrupted_runs(client: SyncPrefectClient, root: Path, deployments: C
         Of the server that knows the root's runs.
     root : Path
     deployments : collection of UUID
-        Whose runs have died too: only the one runner of a root, before it starts runs of its own, knows that of the
+        Whose runs have died too: only the one runner of a root, before it starts its own runs, knows that of the
         root's deployments. Those of others on the same server are not looked at.
     """
     count = 0

@@ -115,7 +115,7 @@ def _record(connection: Connection, here: str) -> None:
 
 
 def _rewrite(connection: Connection, before: str, here: str) -> None:
-    """Rewrite every text that is an address below the old folder, in whatever table MLflow keeps it."""
+    """Rewrite every text that is an address below the old folder, in any of the tables of MLflow."""
     from sqlalchemy import MetaData, String, func, literal, or_, update
 
     tables = MetaData()

@@ -31,7 +31,7 @@ _TITLES = {
 def form_of(model: type[BaseModel], name: str, **said: JsonValue) -> dict[str, JsonValue]:
     """Return what a form shows of a field of a model: its choices and bounds, a title and a text.
 
-    Prefect takes titles from parameters' names and texts from docstrings in a style of its own; what stands in the
+    Prefect takes titles from parameters' names and texts from docstrings in its own style; what stands in the
     field's JSON schema is kept.
 
     Parameters
@@ -75,7 +75,7 @@ def merged(model: type[BaseModel], asked: Mapping[str, object], more: Mapping[st
     wrong, known = [], _names(model, asked)
     for name, value in more.items():
         if name in asked:
-            wrong.append(f"more: {name} (got {value!r}) is a field of its own: fill it in there, and omit it here")
+            wrong.append(f"more: {name} (got {value!r}) is a separate field: fill it in there, and omit it here")
         elif name not in known:
             near = difflib.get_close_matches(name, known, n=3, cutoff=0.4) or known
             wrong.append(f"more: no option is called {name!r} (got {value!r}); nearest: {', '.join(near)}")

@@ -219,7 +219,7 @@ class SynthesisPlan(StatisticsPlan):
     Attributes
     ----------
     counts : tuple of PlannedRelease
-        Histograms of the columns: one of its own, or those that were released before.
+        Histograms of the columns: a new one, or those that were released before.
     before : tuple of str
         The keys of those that were released before.
     pair_groups, pairs : PlannedCombination and PlannedRelease, or None

@@ -389,7 +389,7 @@ class PartitionSettings(BaseModel, frozen=True, extra="forbid"):
         Field(
             ge=1,
             le=1_000_000,
-            description="Number of simulated parties. Ignored if parties have files of their own.",
+            description="Number of simulated parties. Ignored if parties have their own files.",
             examples=[5],
         ),
     ] = 5

@@ -116,7 +116,7 @@ class PlannedNight(PlannedRelease):
     stream: Stream
 
     def _outside(self) -> set[str]:
-        # All nights are charged when the first is, whatever versions of rows and code the others will have.
+        # All nights are charged with the first, for any versions of rows and code of the others.
         return super()._outside() | {"dataset", "code"}
 
     @cached_property
@@ -277,7 +277,7 @@ def combination_of(body: Json) -> PlannedCombination:
 
 
 class NightIdentity(RunIdentity):
-    """What a night's run is: the same, whatever version of the rows it is carried out on once more."""
+    """Identity of a night's run: the same when the run is repeated on another version of the rows."""
 
     @property
     def key(self) -> str:
@@ -373,7 +373,7 @@ def fix_terms(
 ) -> StreamTerms:
     """Return what a horizon releases, from its first night's public facts.
 
-    *Of a map of columns.* Histograms are releases of their own, paid before the horizon began. Given them, the map is a
+    *Of a map of columns.* Histograms are separate releases, paid before the horizon began. Given them, the map is a
     constant: the same for both neighbours and in all nights, since the terms are fixed with the first. Rows are clipped
     to the unit ball behind it, so that a row moves its night's sum by what it would move it without a map, and the
     horizon costs what it did. Histograms and nights of the same rows add up (adaptive composition): a model's printed

@@ -66,7 +66,7 @@ def draws_noise(config: TrainingConfig, dataset: DatasetRef) -> bool:
 
 
 def _bare(config: TrainingConfig) -> TrainingConfig:
-    # A missing budget is a fault of its own; where parts are chosen by it, any tells what they are.
+    # A missing budget is a separate fault; where parts are chosen by it, any tells what they are.
     return config.model_copy(update={"parameters": {}, "dimension": None, "epsilon": config.epsilon or 1.0})
 
 

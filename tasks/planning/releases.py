@@ -36,7 +36,7 @@ class Planned(BaseModel, frozen=True, extra="forbid"):
 
 
 class Deadline(Planned):
-    """When a release of private rows appears, whatever the rows, and what is made of them before it.
+    """When a release of private rows appears, for any rows, and what is made of them before it.
 
     Attributes
     ----------
@@ -54,7 +54,7 @@ class Deadline(Planned):
     def misses(self, attempts: int) -> float:
         """Return a bound on the probability that a release, or what is made of its rows before, misses a deadline.
 
-        Everything that is done with the rows has a clock of its own: the preparation, once for all releases of a run,
+        Everything that is done with the rows has its own clock: the preparation, once for all releases of a run,
         and then each attempt. If the preparation is late, no release is attempted. On any rows each of these clocks is
         missed with probability ``miss`` at most, given that those before were kept; so the probability of observing
         anything except the release at its instant is at most the sum of these, and
@@ -242,7 +242,7 @@ class PlannedRelease(_Identified):
 
     @property
     def in_rounds(self) -> bool:
-        """Whether its parties' messages to the server may be tasks of their own."""
+        """Whether its parties' messages to the server may be separate tasks."""
         return self.reads_rows and self.trust_model().in_rounds(self.build(), self.setting)
 
     @property

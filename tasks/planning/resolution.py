@@ -427,7 +427,7 @@ def admitted_normalisation(name: str, dataset: str, *, private: bool) -> type[No
 
 
 def _composed(config: SystemSettings) -> System:
-    """Return the parts that a configuration names, as a system of its own."""
+    """Return the parts that a configuration names, as a separate system."""
     trainer = lookup("trainers", str(config.trainer))
     projection = lookup("projections", config.projection) if config.projection else None
     readers = [part for part in (projection, trainer) if part is not None and part.reads_rows]

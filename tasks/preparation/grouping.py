@@ -36,7 +36,7 @@ def plan_groups(dataset: DatasetRef, config: TrainingConfig, normalisation: str)
 
     A category has a group a declared value, an order of up to eight values likewise, a longer one eight parts of
     neighbours; a number, or the days of a date, eight equal parts of the declared range, on its declared scale. A
-    missing value is a group of its own, the last, wherever one can be.
+    missing value is a separate group, the last, wherever one can be.
 
     Parameters
     ----------

@@ -193,7 +193,7 @@ def keep_parts(dataset: DatasetRef, view: PublicView, mapped: Callable[[Features
 def keep_under(shards: Shards, views: Sequence[PublicView]) -> None:
     """Keep the rows of stored shards under views that releases will read them through.
 
-    For work that has a clock of its own: what is kept is not made within a release's.
+    For work that has its own clock: what is kept is not made within a release's.
     """
     parts = {part_of(shard): shard for shard in shards.all}
     for view in views:

@@ -139,7 +139,7 @@ def released_range(counted: Sequence[PlannedRelease]) -> tuple[float, float] | N
 def _paid(account: str, version: str, evaluator: str, *, alone: bool) -> Iterator[PlannedRelease]:
     store = open_releases()
     for charge in open_ledger().charges(account):
-        # What is charged once more is a plan of its own, whatever it was charged with first.
+        # What is charged once more is a separate plan, also if it was first charged with others.
         with_others = charge.plan.releases != (charge.key,)
         if charge.plan.recharge or (alone and with_others) or not store.exists(charge.key):
             continue

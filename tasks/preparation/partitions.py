@@ -152,7 +152,7 @@ def _test_fraction(
     if not dataset.private:
         return _PUBLIC_FRACTION
     cap = opening_cap(dataset.name)
-    # The account's own, so that all its runs of one epsilon hold out the same rows, whatever delta each takes: another
+    # The account's own, so that all its runs of one epsilon hold out the same rows at any delta: another
     # partition of the same rows would be charged on top.
     delta = budget.stated_delta if cap is None else tenth(cap.delta)
     return private_fraction(evaluation, budget.epsilon, delta, dataset.rows, len(dataset.classes))
@@ -265,7 +265,7 @@ def own_positions(files: Sequence[tuple[str, int]], positions: NDArray[np.int64]
 
 
 def require_own_number(name: str, config: PartitionSettings, files: Sequence[object]) -> None:
-    """Refuse another number of parties than a data set has files of its own.
+    """Refuse a number of parties other than the number of files of a data set.
 
     Raises
     ------

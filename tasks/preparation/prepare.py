@@ -481,7 +481,7 @@ def is_current(prepared: Prepared) -> bool:
     """Whether a plan that was looked at before would be made again as it is: of rows that are registered.
 
     A version may have been registered since, a night may have come, and histograms of the columns may have been
-    released: then these cost the run nothing, and counts of its own would be paid for out of the training's share.
+    released: then these are free for the run, and its own counts would be paid for out of the training's share.
     The counts of all rows that counts of groups are combined with may have been released as well.
     """
     config = prepared.config

@@ -269,8 +269,8 @@ def _admissible(
 def reserve(releases: Sequence[PlannedRelease], shards: Sequence[ShardRef], *, name: str, run: str) -> None:
     """Set aside in a party's own account what its part of some releases will cost; nothing is charged yet.
 
-    The party pays for its own rows, whatever the other parties' accounts do: a joint release costs each of its parties
-    the whole guarantee.
+    The party pays for its own rows, without regard to the other parties' accounts: a joint release costs each of its
+    parties the whole guarantee.
 
     Parameters
     ----------

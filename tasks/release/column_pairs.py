@@ -139,7 +139,7 @@ def plan_pairs(
 ) -> PairsPlan:
     """Return the plan of the counts of some pairs of a version's columns; no row is read and nothing is charged.
 
-    Where these tables are released and paid at this budget, the plan is that of the release, whatever one-way counts
+    Where these tables are released and paid at this budget, the plan is that of the release, also if one-way counts
     came later: their cells would be others now, and the counts would be charged again.
 
     Parameters

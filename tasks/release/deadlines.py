@@ -25,7 +25,7 @@ def wait_for_deadline(planned: PlannedRelease, begun: float | None = None) -> No
 
     Guarantee
     ---------
-    What happens afterwards begins at ``begun + seconds`` whatever the rows, but for misses, whose probability is
+    What happens afterwards begins at ``begun + seconds`` for any rows, except after misses, whose probability is
     declared and charged (:func:`dpalgos.accounting.costs.loss_of_deadline_misses`). Idealised: how soon a sleeping
     process is woken does not depend on what it did before, and neither do the processor's caches and clock, the free
     memory and the other processes that it left. What observes the processor or the memory meanwhile is not covered.

@@ -137,7 +137,7 @@ class Terms:
     epsilon, delta, mu : float
         Of the release, for one row or person.
     rows, columns, bins : int
-        n; d, all counted columns, the label among them; T, 0 where columns have cells of their own.
+        n; d, all counted columns, the label among them; T, 0 where columns have their own cells.
     unit, trust : str
     parties : tuple of str
         Each of whom pays.

@@ -1,4 +1,4 @@
-"""The one door of releases: declare, charge, show rows, draw, store; exactly once, whatever crashed before."""
+"""The one door of releases: declare, charge, show rows, draw, store; exactly once, also after a crash."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -185,7 +185,7 @@ class OpenRelease:
 def open_release(
     planned: PlannedRelease, shards: Sequence[ShardRef] = (), upstream: Sequence[ReleaseRef] = ()
 ) -> Iterator[OpenRelease]:
-    """Declare and charge a release, and hand out what it is made of; exactly once, whatever crashed before.
+    """Declare and charge a release, and hand out what it is made of; exactly once, also after a crash.
 
     The first stored copy is the release. Where none is stored it is made; the charge is on disk before any row is read
     and any noise exists, and the noise is keyed by the party's secret, the identity and the value it hides, so that a

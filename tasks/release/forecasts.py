@@ -2,9 +2,9 @@
 
 Nothing here is charged, and nothing is promised: the ledger decides when a run asks. What is said errs on the safe
 side. Each run of a clock is taken to find a new version of its data set, which is charged in full and added to what
-rows have paid most that were divided otherwise, and whatever starts on a new version starts then, too; equal runs of
-one moment are one. Each model is taken to be compared with a champion, where that may be charged. Runs in between, by
-hand or on versions that no clock sees, leave less.
+rows have paid most that were divided otherwise, and every schedule that starts on a new version starts then, too; equal
+runs of one moment are one. Each model is taken to be compared with a champion, where that may be charged. Runs in
+between, by hand or on versions that no clock sees, leave less.
 """
 
 import itertools
@@ -42,7 +42,7 @@ class Forecast:
     Attributes
     ----------
     runs : int or None
-        How many of its runs fit if nothing else runs; None where its runs have no charge of their own.
+        How many of its runs fit if nothing else runs; None where its runs have no separate charge.
     refused : datetime or None
         Its first run that is refused, if all schedules of its account run and each clock finds a new version: its next
         one, where that has a problem. None where none is within the forecast's dates.
@@ -69,7 +69,7 @@ class AccountForecast:
         Spent after the runs that fit, at the cap's delta; not rounded. The cap is the soft limit where there is
         one.
     promised : float
-        The cap, whatever the soft limit.
+        The cap, without regard to the soft limit.
     runs : int
         How many fit, of all schedules together, in the order of their dates.
     until : datetime or None

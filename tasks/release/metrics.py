@@ -2,7 +2,7 @@
 
 Of people every metric weighs people: a person counts as one, each of their k rows as 1/k. *Why there are no metrics by
 row.* They do not follow from these counts: a person with one right answer of two adds the same as a person with ten of
-twenty, so tables with equal counts have different metrics by row. It would be a release of its own. In a count of rows
+twenty, so tables with equal counts have different metrics by row. It would be a separate release. In a count of rows
 a person moves one cell by up to R = ``rows_per_person``, where a person who counts as one moves it by 1, and in place
 of another person a second cell likewise: √2·R instead of √2 in the Euclidean norm, and R instead of 1 where a null
 record takes the place. At the same epsilon the noise is R times as large, 64 times by default, while there are only as

@@ -130,8 +130,8 @@ def plan_reduction(request: ReductionRequest) -> ReductionPlan:
 
     Requested counts of scores belong to the plan's adaptive composition: a Gaussian mechanism at √f μ, f
     the public :data:`SCORES_SHARE`, on rows seen through a map that the moments at √(1 − f) μ decide. A row is in one
-    cell of one table (:class:`~dpalgos.evaluators.pair_counts.PairCounts`), whatever the map is. How many cells there
-    are goes by public numbers.
+    cell of one table (:class:`~dpalgos.evaluators.pair_counts.PairCounts`), for any map. The number of cells follows
+    from public numbers.
 
     Raises
     ------

@@ -28,7 +28,7 @@ class NightRows:
     """A party's rows of one night of a stream (:class:`~dpalgos.rows.Rows`), and its nights before.
 
     A night's sum is kept write-once in the party's private folder: what a night has added to one release it adds to all
-    later ones, whatever becomes of the rows and of libraries. It is bound to the rows that it was formed of: one of
+    later ones, also after a change of the rows or of libraries. It is bound to the rows that it was formed of: one of
     other rows than the plan names is refused (:mod:`tasks.preparation.streams`). A night that the party missed is
     formed when it is next asked for. Where the factor has fewer bands than the horizon nights, sums that no later night
     asks for are removed.

@@ -29,7 +29,7 @@ def charged_before(prepared: Prepared) -> str | None:
 
 
 def require_feasible(config: TrainingConfig) -> Prepared:
-    """Return the plan of a run, or refuse it for whatever can be told without reading rows and without an engine.
+    """Return the plan of a run, or refuse it for any reason that is known without reading rows and without an engine.
 
     Checked are the data set, names, parameters and their ranges, what does not fit the number of rows or features, what
     may not touch private rows, and whether the account has enough left. What only the rows' content decides (a
@@ -79,8 +79,8 @@ def _run_of(config: TrainingConfig) -> str:
 def largest_epsilon(config: TrainingConfig) -> OneMore:
     """Return the largest epsilon of one more run that would be admitted now, to four digits, rounded down.
 
-    Found by planning such runs and asking the ledger, so that it is the number of the run's own option, whatever the
-    account's unit: this one is admitted, and a thousandth more is not.
+    Found by planning such runs and asking the ledger, so that it is the number of the run's own option, for any unit of
+    the account: this one is admitted, and a thousandth more is not.
 
     Parameters
     ----------

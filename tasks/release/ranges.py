@@ -61,7 +61,7 @@ class ColumnContents:
 def private_contents(request: IngestRequest, epsilon: float, delta: float | None) -> ColumnContents:
     """Draw ranges of a draft's numeric columns and values of its categories, in one plan.
 
-    The rows are registered as the numbers of public bins and the bytes of texts, under a name of their own and the
+    The rows are registered as the numbers of public bins and the bytes of texts, under their own name and the
     account that the rows will belong to, which is charged once for everything before anything is drawn. *Ranges*: how
     many rows lie in each of 103 bins, powers of two of either sign from 2^-10 to 2^40 and one around 0, with Gaussian
     noise (:class:`dpalgos.evaluators.bin_counts.BinCounts`), from the first to the last bin that stands out of

@@ -47,7 +47,7 @@ class Afterwards:
     def least_bytes(self) -> int:
         """Return the bytes that must be free, told from public facts alone.
 
-        Of each model one number a feature, whatever it is made of, and what every run leaves in databases and pages.
+        One number per feature for each model of any kind, and what every run leaves in databases and pages.
         How much copies of rows take once they are compressed depends on what they are, so nothing that is refused or
         said may rest on it.
         """

@@ -30,7 +30,8 @@ def redacted(key: str, label: str, *, private: bool) -> Iterator[None]:
     Raises
     ------
     RedactedError
-        In place of whatever was raised, except errors of storage, of secrets and of secure sums, which name no row.
+        In place of any exception that was raised, except errors of storage, of secrets and of secure sums, which name
+        no row.
     """
     try:
         yield

@@ -98,7 +98,7 @@ class PartyRounds:
 
     Needs the party's own secret, notes and charge alone, and no other party's. Of the sums before the one it is asked
     for it takes what it is told first (:meth:`learn`): the guarantee holds for every sequence of sums, since each step
-    is a Gaussian mechanism whatever state it is given, but a step that is answered twice must be given the same.
+    is a Gaussian mechanism in any state, but a step that is answered twice must be given the same.
 
     Parameters
     ----------

@@ -40,7 +40,7 @@ class SinglePlan:
         The registered version.
     partition : Partition or None
         Whose rows are whose: of all rows one party's, or by the parties' own files. None where each party has its rows
-        in a root of its own.
+        in a separate root.
     planned : PlannedRelease
         Its algorithm, budget and setting are all that decoding takes, and its manifest has them.
     epsilon : float

@@ -34,7 +34,7 @@ class StoredRecord:
     key : str
         The release's identity.
     parties : sequence of str
-        All its parties, in order; each keeps a file of its own in its private store.
+        All its parties, in order; each keeps its own file in its private store.
     """
 
     def __init__(self, key: str, parties: Sequence[str]) -> None:

@@ -33,7 +33,7 @@ def limit_name(dataset: str) -> str:
 def one_run_a_dataset(dataset: str) -> Iterator[None]:
     """Let the deployed runs of one data set go one after the other; other data sets' runs are not held up by who waits.
 
-    This saves work and keeps the order of charges readable. It protects no budget: the ledger does, whatever runs at
+    This saves work and keeps the order of charges readable. It protects no budget: the ledger does, for any runs at
     once. So a lease that cannot be renewed does not end a run. Runs that no deployment started do not wait.
     """
     if not deployment.id:

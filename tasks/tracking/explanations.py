@@ -207,7 +207,7 @@ class LargestColumns:
 
 
 def players_of(schema: Schema, scales: Sequence[Scale]) -> list[Player]:
-    """Return the columns of a schema with all that they become; a date is one column, whatever parts it has.
+    """Return the columns of a schema with all that they become; a date is one column, with any parts.
 
     Parameters
     ----------
@@ -304,7 +304,7 @@ def score_names(classes: Sequence[str], *, calibrated: bool) -> tuple[str, ...]:
 
 
 def require_explainable(pipeline: Pipeline) -> None:
-    """Refuse a model whose columns have no released counts, whatever was released.
+    """Refuse a model whose columns have no released counts, also if others were released.
 
     Raises
     ------

@@ -202,7 +202,7 @@ def load_pipeline(path: str | Path, check: Callable[[str], None] | None = None) 
             )
         return skops.io.loads(content, trusted=list(TRUSTED))
     except RecursionError:
-        # skops follows what a file nests without a bound of its own.
+        # skops follows what a file nests without its own bound.
         raise StorageError(f"{file} is nested deeper than any model of Unitball; do not load it") from None
 
 

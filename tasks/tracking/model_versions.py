@@ -111,7 +111,7 @@ def as_registered(version: ModelVersion) -> RegisteredModel:
 
 
 def in_mlflow(versions: Mapping[str, RegisteredModel], record: VersionRecord) -> RegisteredModel:
-    """Return a version on record as MLflow has it, that of another run being another one whatever its number."""
+    """Return a recorded version as MLflow has it; versions of other runs with the same number are others."""
     model = versions.get(record.version)
     if model is None or not model.recorded_as(record):
         raise InputError(

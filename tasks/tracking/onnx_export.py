@@ -40,7 +40,7 @@ ROWS, PREDICTION, SCORES, PROBABILITY = "features", "prediction", "scores", "pro
 
 
 class Graph:
-    """Nodes and constants of a graph, in order, each result by a name of its own."""
+    """Nodes and constants of a graph, in order, each result by its own name."""
 
     def __init__(self) -> None:
         self.nodes: list[object] = []
@@ -80,7 +80,7 @@ class Graph:
 
 
 def to_onnx(pipeline: Pipeline) -> bytes:
-    """Return a logged model as an ONNX file's bytes, for onnxruntime and whatever else runs such graphs.
+    """Return a logged model as an ONNX file's bytes, for onnxruntime and other programs that run such graphs.
 
     Parameters
     ----------

@@ -101,7 +101,7 @@ def predict_file(
     ----------
     pipeline : sklearn.pipeline.Pipeline
         A logged model. One of a table takes the table's columns, whose layout in text is that of the table it was
-        trained on; one of images a folder of them, whatever folders are in it, one file, or a table with a column
+        trained on; one of images a folder of them, with any folders in it, one file, or a table with a column
         ``path``; any other takes a Parquet file with a column ``features`` of lists.
     source : Path
     output : Path

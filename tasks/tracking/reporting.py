@@ -123,7 +123,7 @@ def _trained_on(config: PartitionSettings, dataset: DatasetRef, plan: RunPlan, *
     parties = "1 party" if len(sizes) == 1 else f"{len(sizes)} {kind}parties"
     kept = f"{dataset.visibility} data set {dataset.name} (account {dataset.account})"
     if elsewhere:
-        kept = "study " + dataset.name + ", each with root and account of its own"
+        kept = "study " + dataset.name + ", each with its own root and account"
     labels = f"{len(dataset.classes)} classes" if dataset.classes else "a number"
     held_out = next((sum(one.setting.sizes) for one in plan.evaluations if one.reads_rows), 0)
     aside = f"; {held_out:,} {dataset.unit.several} were held out to measure it" if held_out else ""
@@ -401,7 +401,7 @@ def report_without_model(
         curves={"trade_off": {round(1000 * level): missed for level, missed in proved.trade_off}} if proved else {},
         decisive={name: noisy[name] for name in DECISIVE if name in noisy},
         tags={"unitball.prefect_flow_run": flow_run or "", "unitball.sound": str(proved is not None), **said},
-        # As `unitball datasets` and `describe` name it, whatever map its rows have passed.
+        # As `unitball datasets` and `describe` name it, with any map of its rows.
         trained_on=dataset.model_copy(update={"version": ingested_version(current_layout(), dataset.version)}),
         note=model_card(config, dataset, plan, result, elsewhere=elsewhere, effects=effects)
         + (f"\n\n[Flow run in Prefect]({flow_run_page(flow_run)})" if flow_run else ""),

@@ -346,7 +346,7 @@ def experiment_of(client: MlflowClient, root: Path, name: str, metric: str = "ac
                 raise
         existing = client.get_experiment_by_name(name)
     if has_own_database(root):
-        # Whoever may write to MLflow may have made it before, with a location of their own.
+        # Whoever may write to MLflow may have made it before, with another location.
         require_own_location(Layout(root).artifacts, existing.artifact_location)
     experiment = str(existing.experiment_id)
     if existing.lifecycle_stage == "deleted":
@@ -482,7 +482,7 @@ def log_run(client: MlflowClient, experiment: str, entries: Entries, *, keys: Ma
     run = client.create_run(experiment, run_name=entries.name, tags={**keys, "mlflow.source.name": "unitball"})
     run_id = str(run.info.run_id)
     metrics, infinite = _metrics(entries.metrics)
-    # At once: most of what MLflow takes for a batch it takes whatever is in it.
+    # At once: most of what MLflow takes for a batch it takes for any content.
     client.log_batch(
         run_id,
         metrics=metrics,
@@ -560,7 +560,7 @@ def _register(
     from tasks.tracking import flavor
 
     facts = report.all_facts()
-    # By hand, since MLflow's own would put it into whatever experiment is the active one.
+    # By hand, since MLflow's own would put it into the active experiment.
     model_id = client.create_logged_model(
         experiment,
         name="model",
@@ -580,7 +580,7 @@ def _register(
         dimension=model.dimension,
         requirements=requirements(model.packages),
     )
-    # It prints a line for people, whatever the level of its log.
+    # It prints a line for people, at any level of its log.
     logging_utils.disable_logging()
     try:
         version = mlflow.register_model(

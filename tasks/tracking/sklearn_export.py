@@ -180,7 +180,7 @@ def _classifier(weights: Floats, intercept: Floats, classes: Sequence[str]) -> S
         )
     if len(set(classes)) != len(classes):
         raise ParameterError(f"class names must differ; got {', '.join(classes)}")
-    # LinearSVC gives decisions but no invented probabilities, whatever loss the weights come from; classes are in index
+    # LinearSVC gives decisions but no invented probabilities, for any loss of the weights; classes are in index
     # order, not sorted: column i of the scores is class i.
     return "classify", _fitted(
         LinearSVC(),

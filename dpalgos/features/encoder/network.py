@@ -159,9 +159,9 @@ class EncoderFeatures(RowFeatures):
 
     Guarantee
     ---------
-    An image's features depend on that image alone, bit for bit: whatever other images are computed with it, and for any
-    number of threads. The network is run on one image at a time (or on it and its mirror image together), each product
-    of one fixed shape on one BLAS thread; images are shared out among the cores.
+    An image's features depend on that image alone, bit for bit: with any other images computed in the same call, and
+    for any number of threads. The network is run on one image at a time (or on it and its mirror image together), each
+    product of one fixed shape on one BLAS thread; images are shared out among the cores.
 
     Parameters
     ----------
