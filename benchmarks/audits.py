@@ -63,7 +63,7 @@ def main() -> None:
     order = [(one.kind, f"`{one.name}`") for one in subjects()]
     if not given.only:
         rows = {(one[0], one[1]): one for one in map(row, reports("--all")["audits"])}
-        said = {"seeds": "one audit each, at 99 %"}
+        said = {"seeds": "one audit each, at 99 % confidence"}
     else:
         before = json.loads(given.output.read_text("utf-8"))
         rows = {(one[0], one[1]): one for one in before["rows"]}

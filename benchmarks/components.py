@@ -225,9 +225,7 @@ def table(files: list[str], output: str | None) -> None:
             cells.append(_cell(own))
         line(name, COMPONENTS[name.partition(":")[0]], epsilon, *cells)
     if output:
-        keep_table(
-            Path(output), f"means of seeds 0 to {SEEDS - 1}, the median of CPU seconds; peers draw their own noise"
-        )
+        keep_table(Path(output), f"means of seeds 0 to {SEEDS - 1}, medians of CPU seconds; peers draw their own noise")
 
 
 def _cell(own: list[Found]) -> str:

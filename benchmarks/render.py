@@ -66,7 +66,7 @@ def names(text: str) -> list[str]:
 
 
 def table(name: str, results: Path = RESULTS) -> str:
-    """Return a table in Markdown, with a line below it that says what made it."""
+    """Return a table in Markdown, with a line below it on how it was measured."""
     files, make = MADE.get(name, ((name,), None))
     each = [load(file, results) for file in files]
     shown = each[0] if make is None else make(*each)
@@ -83,10 +83,10 @@ def table(name: str, results: Path = RESULTS) -> str:
 
 
 def _made(found: Table, seeds: str) -> str:
-    """Return what made a file of results, and over which seeds the shown numbers are, as the line below a table."""
-    said = [f"`{found['command']}`", *(one for one in (found["machine"], seeds) if one not in _UNSAID)]
-    said += found["source"].split("; ")[1:]
-    return f"{'; '.join(said)}; {found['made'].split(',')[0]}."
+    """Return the line below a table: when and by which command its file was made, where, over how many seeds."""
+    about = [one for one in (found["machine"], seeds) if one not in _UNSAID] + found["source"].split("; ")[1:]
+    shown = f": {'; '.join(about)}" if about else ""
+    return f"Measured on {found['made'].split(',')[0]} by `{found['command']}`{shown}."
 
 
 def cell(value: Any, digits: int | None = None) -> str:

@@ -16,10 +16,10 @@ from dpalgos.parameters import ParameterError
 _SENTENCES: dict[str, str] = {
     # Assumptions.
     "arithmetic-of-solvers": (
-        "IEEE arithmetic, and elementary functions that are right to 2^-50, in the solver's certificate"
+        "IEEE arithmetic and elementary functions that are accurate to 2^-50, for the solver's certificate"
     ),
-    "secret-candidates": ("which candidates entered, and the results of the others, are known only to the curator"),
-    "secret-participation": "which rows take part in a step is known only to the party that holds them",
+    "secret-candidates": "only the curator knows which candidates were drawn, and the results that are not released",
+    "secret-participation": "only the party that holds the rows knows which of them take part in a step",
     "honest-parties": "at least {honest} parties are honest, of whom one may be curious",
     "record-in-one-night": (
         "a record takes part in one night of the horizon, and how many records arrive in which night is public"
@@ -36,8 +36,8 @@ _SENTENCES: dict[str, str] = {
         "many people arrive in which night is public"
     ),
     "colluders": (
-        "of {parties} parties at most {colluders} pool what they know with each other and the server; a sum is "
-        "released only if at least {quorum} parties' contributions are in it; the noise of any {unknown_shares} of "
+        "at most {colluders} of {parties} parties share their knowledge with each other and the server; a sum is "
+        "released only if it has the contributions of at least {quorum} parties; the noise of any {unknown_shares} of "
         "them carries the whole guarantee, so it holds against the colluders and against any single party that knows "
         "its own share"
     ),
@@ -53,7 +53,7 @@ _SENTENCES: dict[str, str] = {
         "X25519, HKDF-SHA256, ChaCha20 and ChaCha20-Poly1305 are secure, and messages between parties and server are "
         "authenticated"
     ),
-    "order-of-graph": "who drops out and who colludes does not depend on the graph's random order",
+    "order-of-graph": "dropouts and colluders do not depend on the graph's random order",
     "deadline": (
         "for any rows, an attempt or the preparation of its rows takes longer than {seconds} s with probability "
         "at most {miss}"
@@ -63,15 +63,15 @@ _SENTENCES: dict[str, str] = {
     "public-rows": "the public rows of {name}, used to centre and whiten features, are not protected",
     "rows-of-encoder": (
         "the rows that the encoder (ONNX file, SHA-256 {digest}…) was trained on are outside the guarantee: it "
-        "protects the rows registered here alone"
+        "protects only the rows registered here"
     ),
     # Why nothing is proved.
     "no-noise": "no noise is drawn",
     "lost-ledger": "the plans of a lost ledger",
     "slack-of-groups": (
-        "what is revealed with a small probability (by sampling, or by a missed deadline) is bounded for one row, and "
-        "nothing is proved for {rows} rows or a relation that takes {rows} steps; choose an algorithm that uses all "
-        "rows, no --deadline, one row per person, or the account's own --neighbours"
+        "the loss that occurs with a small probability (by sampling, or by a missed deadline) is bounded for one row, "
+        "and nothing is proved for {rows} rows or a relation that counts as {rows} rows; choose an algorithm that uses "
+        "all rows, no --deadline, one row per person, or the account's own --neighbours"
     ),
     "delta-of-groups": "delta {delta} becomes 1 or more for {rows} rows per person",
     "unbounded-deadline-misses": "no bound on what deadline misses of probability {probability} reveal",
@@ -79,8 +79,8 @@ _SENTENCES: dict[str, str] = {
         "deadline misses of probability {probability} may reveal everything at such an epsilon"
     ),
     "few-parties-for-laplace": (
-        "{parties} parties; the proof for Laplace noise on each coordinate needs {needed} of them, the number of "
-        "classifiers times sqrt(dimension)"
+        "the proof for Laplace noise on each coordinate needs {needed} parties (number of classifiers times "
+        "sqrt(dimension)), and there are {parties}"
     ),
     # Flaws of published proofs.
     "covariance-moves-by-sqrt-2": (
@@ -88,12 +88,12 @@ _SENTENCES: dict[str, str] = {
         "sqrt(2). In addition, sigma = sqrt(2 ln(1.25/delta))/epsilon_1 is proved for epsilon_1 < 1 only."
     ),
     "rows-move-by-2": (
-        "The noise is calibrated to a change of 1. Replacing a row changes X by up to 2. What the paper releases is "
-        "then trained on the raw rows once more."
+        "The noise is calibrated to a change of 1. Replacing a row changes X by up to 2. In addition, the paper then "
+        "trains on the raw rows again."
     ),
     "one-sided-support": (
         "Wishart noise is positive semidefinite, so its support is one-sided. Replacing a zero row by a unit row makes "
-        "a share 1 - exp(-epsilon/3) of the outputs impossible: 28 per cent at epsilon = 1."
+        "a share 1 - exp(-epsilon/3) of the outputs impossible: 28 % at epsilon = 1."
     ),
     "sampler-stopped": (
         "The proof holds for the exact distribution. A stopped Gibbs sampler does not have it, "
@@ -112,31 +112,29 @@ _SENTENCES: dict[str, str] = {
         "The SVM is trained on the rows without noise. The released weights are a function of them."
     ),
     "exact-basis-and-bias": "The basis and the bias are released exactly, without noise.",
-    "exact-bias-and-basis-before": (
-        "The bias and the basis before it are released exactly. Both are functions of the rows."
-    ),
+    "exact-bias-and-basis-before": ("The bias and the basis are released exactly. Both are functions of the rows."),
     "laplace-for-l2": (
-        "The minimiser moves by 2G/(n lambda) in the l2 norm. Laplace noise on each of d coordinates hides a change in "
-        "the l1 norm. That can be sqrt(d) times as much, and so can epsilon."
+        "The minimiser moves by 2G/(n lambda) in the l2 norm. Laplace noise on each of d coordinates protects a change "
+        "in the l1 norm. That change can be sqrt(d) times as large, and so can epsilon."
     ),
     "laplace-for-l2-of-parties": (
         "The proof uses the l2 bound on the minimisers' change where it needs one in l1. It holds only for at least m "
-        "sqrt(p) parties, with m classifiers of p weights each. From there on noise for the smallest party alone is "
+        "sqrt(p) parties, with m classifiers of p weights each. With so many parties, noise for the smallest party is "
         "enough for the mean."
     ),
     "iterates-not-composed": (
-        "T iterates are exchanged. Each is a release of the same rows, and one is counted. The dual variables carry "
-        "exact iterates from step to step. A step therefore moves by more than its noise is calibrated to."
+        "T iterates are exchanged. Each is a release of the same rows, and the paper counts one. The dual variables "
+        "carry exact iterates from step to step. A step therefore moves by more than its noise is calibrated to."
     ),
     "span-of-support-vectors": (
-        "What is released is a combination of the support vectors. It lies in their span, which another row changes. "
-        "The noise is scaled by errors that are functions of the rows. Where the error is zero there is no noise. The "
-        "bias is exact. Many dual variables move when one row does, not one by C."
+        "The released vector is a combination of the support vectors. It lies in their span, which changes with a row. "
+        "The noise is scaled by errors that are functions of the rows. If the error is zero, there is no noise. The "
+        "bias has no noise. One changed row changes many dual variables, not one by C."
     ),
     "pairs-name-records": (
-        "Where SMO converges, it gives the non-private machine, whatever the order of the pairs. The pairs name "
-        "records. A neighbour without the record gives them probability 0. Thousands of selections cost epsilon each, "
-        "not once."
+        "If SMO converges, it gives the non-private SVM, in any order of the pairs. The selected pairs identify "
+        "records: in a data set without the record their probability is 0. Thousands of selections cost epsilon each, "
+        "and the paper counts epsilon once."
     ),
 }
 

@@ -49,7 +49,7 @@ def test_a_number_that_was_changed_is_found(render: Any, tmp_path: Path) -> None
     page = render.rendered("before\n<!-- table: some -->\n<!-- end -->\nafter\n", tmp_path)
     assert "| a | 1.50 |\n| b | 0.10–2,000.00 |\n| c | – |\n| d | −1.00 ± 0.25 |\n" in page
     assert "| --- | --: |" in page
-    assert "*`python benchmarks/some.py`; 2 cores; 3, means; 2026-01-01.*" in page
+    assert "*Measured on 2026-01-01 by `python benchmarks/some.py`: 2 cores; 3, means.*" in page
     assert render.rendered(page, tmp_path) == page
     assert render.rendered(page.replace("1.50", "1.40"), tmp_path) == page
     (tmp_path / "some.json").write_text(json.dumps(found | {"command": "not recorded"}))
@@ -67,7 +67,7 @@ def test_a_number_that_was_changed_is_found(render: Any, tmp_path: Path) -> None
 
 def test_the_line_below_readmes_table_names_no_other_set(render: Any) -> None:
     """It said of Adult's line that ijcnn1, letter, usps and krkopt have one seed."""
-    line = next(one for one in render.table("what-to-expect").splitlines() if one.startswith("*"))
+    line = next(one for one in render.table("what-to-expect").splitlines() if one.startswith("*Measured"))
     sets = {one["set"] for one in render.load("tables")["cells"]} - {"adult"}
     assert [name for name in sets if name in line] == []
     assert "mean of 3 seeds" in line

@@ -19,7 +19,7 @@ _BY_NOISE = 0.01
 @register("evaluators", "bin-counts")
 @dataclass(frozen=True, kw_only=True)
 class BinCounts(NoisySums):
-    """Count, for each column, how many rows lie in each of some public bins, and add integer noise to each count.
+    """Count the rows in each public bin of each column, and add integer noise to each count.
 
     A row's features are the numbers of its bins, one per column; any other value is not counted.
 
@@ -90,7 +90,7 @@ class BinCounts(NoisySums):
 @register("evaluators", "laplace-bin-counts")
 @dataclass(frozen=True, kw_only=True)
 class LaplaceBinCounts(LaplaceNoise, BinCounts):
-    """Count as ``bin-counts`` does, with discrete Laplace noise, where the account has no delta.
+    """Count as ``bin-counts`` does, with discrete Laplace noise, for accounts without a delta.
 
     Guarantee
     ---------

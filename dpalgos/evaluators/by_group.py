@@ -60,7 +60,7 @@ class CountedByGroup(NoisySums):
 @register("evaluators", "confusion-by-group")
 @dataclass(frozen=True, kw_only=True)
 class ConfusionByGroup(CountedByGroup):
-    """Count hold-out rows by (group, true class, predicted class), and all of them, with integer noise on each count.
+    """Count held-out rows by (group, true class, predicted class), and all of them, with integer noise on each count.
 
     A row's first feature is the number of its group: what a public map makes of one declared column, a missing value
     being a separate group (:class:`dpalgos.features.column_groups.ColumnGroups`). The others are decision values of a

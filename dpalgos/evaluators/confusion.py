@@ -15,7 +15,7 @@ from dpalgos.rows import Array, Floats, Ints
 @register("evaluators", "confusion-matrix")
 @dataclass(frozen=True, kw_only=True)
 class ConfusionMatrix(NoisySums):
-    """Count (true class, predicted class) pairs over the hold-out rows and add integer noise to each count.
+    """Count (true class, predicted class) pairs over the held-out rows and add integer noise to each count.
 
     The rows' features are decision values of a released model. Accuracy, precision, recall, F1 and MCC of the noisy
     matrix are post-processing.

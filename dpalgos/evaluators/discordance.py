@@ -20,7 +20,7 @@ QUANTILE = 1.6448536269514722
 @register("evaluators", "discordance")
 @dataclass(frozen=True, kw_only=True)
 class Discordance(ConfusionMatrix):
-    """Count the hold-out rows that one of two models alone gets right (McNemar's discordant pairs), with integer noise.
+    """Count held-out rows that only one of two models classifies correctly (McNemar's test), with integer noise.
 
     The rows' features are the decision values of the first model, followed by those of the second: ``dimension //
     2`` columns, and the rest. A model without columns says class 0.

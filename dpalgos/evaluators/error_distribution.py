@@ -102,7 +102,7 @@ def parts_for(rows: int, mu: float) -> int:
 @register("evaluators", "error-distribution")
 @dataclass(frozen=True, kw_only=True)
 class ErrorDistribution(NoisySums):
-    """Release how a regression's errors on the hold-out rows are distributed, and sums of them up to a public bound.
+    """Release the distribution of a regression's errors on held-out rows, and sums of the errors up to a public bound.
 
     The rows' features are the predictions of a released model, their labels the targets. What is made of the release is
     in :mod:`dpalgos.error_margins`.

@@ -23,7 +23,7 @@ SQUARES_WEIGHT = 2
 @register("evaluators", "laplace-error-sums")
 @dataclass(frozen=True, kw_only=True)
 class LaplaceErrorSums(LaplaceNoise):
-    """Sum the errors of a regression over the hold-out rows, with discrete Laplace noise.
+    """Sum the errors of a regression over the held-out rows, with discrete Laplace noise.
 
     For models whose training spends a pure epsilon: measuring them spends no delta either. (With Gaussian noise,
     :class:`~dpalgos.evaluators.error_distribution.ErrorDistribution` measures them.)

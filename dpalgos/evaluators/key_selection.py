@@ -20,7 +20,7 @@ from dpalgos.rows import ArrayRows, Floats, NoiseSource, Rows, null_records
 @register("evaluators", "key-selection")
 @dataclass(frozen=True, kw_only=True)
 class KeySelection(ApproximateAlgorithm):
-    """Release which keys each column holds, as far as enough rows hold them: optimal partition selection.
+    """Release the keys of each column that occur in enough rows: optimal partition selection.
 
     A row has one key per column: ``width`` bytes, each a feature of that many 255ths, or none where all are zero. What
     cannot be guessed beforehand, a key, is released only where so many rows hold it that one row hardly decides.

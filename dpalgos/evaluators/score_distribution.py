@@ -32,7 +32,7 @@ def edges(bins: int, scale: float) -> Floats:
 @register("evaluators", "score-distribution")
 @dataclass(frozen=True, kw_only=True)
 class ScoreDistribution(NoisySums):
-    """Release how many rows of each class, and of the others, have a score up to each of some public edges.
+    """Release, per public edge, the number of rows with a score up to it: of each class, and of the other classes.
 
     Scores are squashed by the logistic function first, so that bins on [0, 1] need no range learnt from the rows. A row
     lies above an edge where its score is larger, as it is predicted by a threshold there. For each of the K scores (one

@@ -17,7 +17,7 @@ from dpalgos.rows import Array, Floats, Ints
 @register("evaluators", "scores-by-group")
 @dataclass(frozen=True, kw_only=True)
 class ScoresByGroup(CountedByGroup, ScoreDistribution):
-    """Release how many rows of each group and class, and of all groups, have a score up to each of some public edges.
+    """Release, per public edge, the number of rows with a score up to it: of each group and class, and of all groups.
 
     A row's first feature is the number of its group, as for :class:`~dpalgos.evaluators.by_group.ConfusionByGroup`; the
     second is its score for the second class. Bins, edges and the factor are those of

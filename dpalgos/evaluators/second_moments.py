@@ -91,7 +91,7 @@ class Moments:
 @register("evaluators", "second-moments")
 @dataclass(frozen=True, kw_only=True)
 class SecondMoments(GaussianAlgorithm):
-    """Release the mean of all rows, and then the sum of squares zzᵀ of rows z less that mean, clipped to a radius.
+    """Release the mean of all rows, then Σ zzᵀ with z the row minus that mean, clipped to a radius.
 
     A row y is x less the declared origin, in the columns that vary. Rows of the declared ranges are no longer than
     ``mean_radius``, so that nothing is clipped where the mean is formed. Rows less their mean are shorter: a smaller

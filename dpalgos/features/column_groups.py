@@ -70,7 +70,7 @@ class GroupOfRow(RowFeatures):
 @register("projections", "column-groups")
 @dataclass(frozen=True, kw_only=True)
 class ColumnGroups(PublicMap):
-    """The group that a row belongs to by one declared column: a category's values, or parts of a number's range.
+    """The group of a row by one declared column: a category's values, or parts of a number's range.
 
     The map that gives each row's group, so that a model's rows are counted group by group. A missing value is a
     separate group, the last; of a number only where a feature says so.

@@ -107,7 +107,7 @@ class PatchFeatures(RowFeatures):
 @register("projections", "patches")
 @dataclass(frozen=True, kw_only=True)
 class RandomPatches(ImageMap):
-    """How much an image's patches look like random filters, by place: contrast-normalised, rectified, pooled.
+    """Similarity of an image's patches to random filters, per place: contrast-normalised, rectified, pooled.
 
     Guarantee
     ---------
@@ -174,7 +174,7 @@ _FLOOR, _SMALLEST_NORM = 0.1, 4e-3
 @register("projections", "dictionary")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dictionary(ImageMap):
-    """How much an image's patches look like those of synthetic images, by place.
+    """Similarity of an image's patches to patches of synthetic images, per place.
 
     Patches of synthetic images are contrast-normalised and whitened (ZCA); the centroids of a mini-batch k-means over
     them are the filters. What filters answer to an image's patches is rectified above a threshold, both signs apart,

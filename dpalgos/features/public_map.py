@@ -311,7 +311,7 @@ class ElementwiseFeatures(RowFeatures):
 @register("projections", "signed-root")
 @dataclass(frozen=True, kw_only=True)
 class SignedRoot(PublicMap):
-    """Every number's root with its sign, then rows to norm 1; of counts and histograms, the Hellinger map.
+    """The signed square root of every number, then rows scaled to norm 1; for histograms, the Hellinger map.
 
     Guarantee
     ---------
@@ -338,7 +338,7 @@ class SignedRoot(PublicMap):
 @register("projections", "signed-log")
 @dataclass(frozen=True, kw_only=True)
 class SignedLogarithm(PublicMap):
-    """Every number's ln(1 + scale·|x|) with its sign, then rows to norm 1.
+    """sign(x)·ln(1 + scale·|x|) of every number, then rows scaled to norm 1.
 
     Guarantee
     ---------

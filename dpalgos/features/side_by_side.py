@@ -84,7 +84,7 @@ class SideBySideFeatures(RowFeatures):
 @register("projections", "side-by-side")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideBySide(ImageMap):
-    """Several public maps of the same rows, their features side by side.
+    """Several public maps of the same rows, with their features concatenated.
 
     Guarantee
     ---------

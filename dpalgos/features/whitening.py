@@ -266,7 +266,7 @@ _KEPT = 800
 @register("projections", "public-whitening")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublicWhitening(ImageMap):
-    """Features in the directions that tell synthetic images apart best, in units of what small changes do to them.
+    """Project on the directions that best separate synthetic images, scaled by the effect of small changes to an image.
 
     Random processes draw images, each changed twice by what means nothing: strokes by shift, turn, stretch, shear and
     bend, dead leaves by crop, mirror image, brightness, contrast and colour. The features' covariance within the pairs,

@@ -68,7 +68,7 @@ class CentredRows(RowFeatures):
 @register("projections", "private-centring")
 @dataclass(frozen=True, kw_only=True)
 class PrivateCentring(GaussianAlgorithm, OneSum, ProjectionAlgorithm):
-    """Release the sum of all rows with noise once; what trains next sees half of each row less that mean.
+    """Release the noisy sum of all rows once; the trainer then reads half the difference of each row from that mean.
 
     Rows of a table have much in common (every column positive, most of its categories rare): what they share fills the
     unit ball and the gradients, and tells classes apart by nothing. A small part of the budget takes it out.

@@ -236,7 +236,7 @@ class Smo(MachineTrainer):
 @register("trainers", "dpwss")
 @dataclass(frozen=True, kw_only=True)
 class DpWss(MachineTrainer, PureAlgorithm):
-    """Train the C-SVM by SMO with private working set selection, as published; rows are taken as they are.
+    """Train the C-SVM by SMO with private working set selection, as published; rows are not scaled.
 
     The options are those of :class:`dpalgos.published.machines.Smo`; the selection is
     :class:`dpalgos.published.smo.PrivateSelection`. Training ends where the violation is below the tolerance, or
@@ -344,7 +344,7 @@ class PublishedDualPerturbation(Machine, PureAlgorithm):
 @register("trainers", "svm-laplace-published")
 @dataclass(frozen=True, kw_only=True)
 class PublishedLaplaceSvm(Machine, PureAlgorithm):
-    """Train the C-SVM and add Laplace noise of scale 2Cnd/ε to each weight; the bias is released as it is.
+    """Train the C-SVM and add Laplace noise of scale 2Cnd/ε to each weight; the bias is released without noise.
 
     Guarantee
     ---------

@@ -78,7 +78,7 @@ class ClassSumTrainer(GaussianAlgorithm):
 @register("trainers", "class-means")
 @dataclass(frozen=True, kw_only=True)
 class ClassMeansDiscriminant(ClassSumTrainer, OneSum):
-    """Add up the rows of each class with noise once; score x by x·m_c − ½‖m_c‖².
+    """Release the noisy sum of the rows of each class once; score x by x·m_c − ½‖m_c‖².
 
     The fewest numbers that tell classes apart, and so the least noise: at small budgets nothing beats it on features in
     which classes are round (:class:`~dpalgos.features.whitening.PublicWhitening`). Means are shrunk towards the mean of

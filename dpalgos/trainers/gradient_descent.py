@@ -528,7 +528,7 @@ class PublishedGradientPerturbation(ApproximateAlgorithm, MeanDescent):
 @register("trainers", "local-gradient")
 @dataclass(frozen=True, kw_only=True)
 class LocalGradient(MeanDescent):
-    """The baseline in which every party adds to each of its mean gradients all the noise its own guarantee needs.
+    """Baseline: each party adds to each of its mean gradients all the noise that its own guarantee needs.
 
     The N parties' noise is simulated by one draw of its sum.
 

@@ -197,7 +197,7 @@ def _shrunken(weights: Floats, variance: float) -> Floats:
 @register("trainers", "output-perturbation")
 @dataclass(frozen=True, kw_only=True)
 class OutputPerturbation(GaussianAlgorithm, _WeightedMinimiserSum):
-    """Release Σ nᵢθᵢ + noise, θᵢ party i's exact minimiser of its own regularised risk; the model is that over Σ nᵢ.
+    """Release Σ nᵢθᵢ + noise, θᵢ the exact minimiser of party i's regularised risk; the model is this divided by Σ nᵢ.
 
     Guarantee
     ---------
@@ -527,7 +527,7 @@ class Consensus(LinearClassifierTrainer):
 @register("trainers", "consensus-admm")
 @dataclass(frozen=True, kw_only=True)
 class ConsensusAdmm(GaussianAlgorithm, Consensus):
-    """Consensus ADMM in which every party's weights leave it with Gaussian noise, and all else is made of those.
+    """Consensus ADMM: each party sends its weights with Gaussian noise, and all else is computed from these.
 
     Guarantee
     ---------

@@ -55,7 +55,7 @@ def best_entered(scores: Sequence[int], entered: Sequence[bool]) -> int:
 @register("trainers", "tuned")
 @dataclass(frozen=True, kw_only=True)
 class Tuned(ApproximateAlgorithm):
-    """Train once for each point of a public grid, score each on held-out rows with noise, release the best that enters.
+    """Train at each point of a public grid, score on held-out rows with noise, release the best of a random subset.
 
     What tuning on private rows costs, and no more: the candidates that lose are not released, nor is how many there
     were. A secret coin a candidate says whether it enters; all are trained and scored whether they enter or not, so

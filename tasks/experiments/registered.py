@@ -24,7 +24,7 @@ _WORDS: dict[type[guarantees.Loss], str] = {
     guarantees.ZeroConcentrated: "ρ-zCDP",
     guarantees.ApproximateDP: "(ε, δ)-DP",
     guarantees.PrivateSelection: "(ε, δ)-DP; all candidates μ-GDP",
-    guarantees.SlackGaussian: "(s, μ): μ-GDP but for s of δ",
+    guarantees.SlackGaussian: "(s, μ): μ-GDP except with probability s (part of δ)",
 }
 
 
@@ -73,7 +73,7 @@ def describe_part(kind: str, name: str) -> dict[str, Any]:
         "kind": kind,
         "source": cls.source,
         **_claimed(cls.claim),
-        "proved": _statement(guarantee) if guarantee else "free: does not look at rows",
+        "proved": _statement(guarantee) if guarantee else "free: reads no rows",
         "reason": guarantee.reason if guarantee else None,
         "assumptions": list(map(sentence, guarantee.assumptions)) if guarantee else [],
         "trust": [str(trust) for trust in cls.trusts],
@@ -188,7 +188,8 @@ run gives the algorithm. For noise by a paper's formula, the docstring derives t
 per draw |
 | idealised | noise is in floating point, and the guarantee holds in real arithmetic. On private rows it needs \
 `--allow-idealised` |
-| **People** | whether all rows of a person count as one record, and why |
+| **People** | whether all rows of a person count as one record, and why. k is the number of the person's rows, R the \
+bound on the norm of a row, a the weight of a class count, U the units that one record adds to a count |
 | **Assumes** | on what the proof relies in addition |
 | **Claim**, **Flaw** | what the paper states, and why its proof fails. Such an algorithm runs on public rows only |
 | **Sound counterpart** | the corrected algorithm |

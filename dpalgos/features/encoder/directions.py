@@ -34,7 +34,7 @@ _SINGLE = 0.7
 @register("projections", "encoder")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Encoder(ImageMap):
-    """A convolutional network that no photograph had a part in, whitened by synthetic images.
+    """A convolutional network that was trained without photographs, whitened by synthetic images.
 
     The network was taught, on random scenes of opaque leaves, to tell views of one scene from views of others
     (:mod:`dpalgos.features.encoder` says how, and what its settings were seen on). Its features
