@@ -41,7 +41,7 @@ RootOption = Annotated[
     typer.Option(
         "--root",
         envvar=ROOT_VARIABLE,
-        help="Folder that holds all state. Two roots share nothing.",
+        help="Folder that holds all state. Two roots share nothing. Default: ~/.local/share/unitball.",
         show_default=False,
         rich_help_panel=GENERAL,
     ),
@@ -59,7 +59,7 @@ DaskOption = Annotated[
     str | None,
     typer.Option(
         "--dask",
-        help="Run on Dask: local, or a scheduler's address. For example tls://host:8786.",
+        help="Run on Dask: local, or a scheduler's address. For example tls://host:8786. Default: without Dask.",
         rich_help_panel=GENERAL,
     ),
 ]

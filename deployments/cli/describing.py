@@ -61,7 +61,8 @@ def describe(
         float | None, typer.Option(help="Delta of the release. Default: 82 % of the cap's delta; 1e-5 on public rows.")
     ] = None,
     trust: Annotated[
-        str | None, typer.Option(help="Trust model, if parties have their own files: local, secagg, central.")
+        str | None,
+        typer.Option(help="Trust model, if parties have their own files: local, secagg, central. Default: local."),
     ] = None,
     version: Annotated[str | None, typer.Option(help="Version of the data set. Default: the newest.")] = None,
     against: Annotated[

@@ -196,7 +196,7 @@ def reproduce(
         bool, typer.Option("--list", help="List the figures and tables with the files they need.")
     ] = False,
     scale: Annotated[str, typer.Option(help="quick: bundled data, about a minute; full: the paper's data.")] = "quick",
-    dataset: Annotated[str | None, typer.Option(help="Data set to use instead of the paper's.")] = None,
+    dataset: Annotated[str | None, typer.Option(help="Data set to use. Default: the paper's.")] = None,
     path: Annotated[Path | None, typer.Option(help="Files of the data set, or the folder of several.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the files. Default: under the root.")] = None,
     workers: _Workers = None,
@@ -508,7 +508,8 @@ def audit(
         int | None, typer.Option(help="Audit one training run with this many synthetic canaries (hundreds).")
     ] = None,
     rows_per_person: Annotated[
-        int | None, typer.Option(min=1, help="With --canaries: a canary is a person with 1 to this many rows.")
+        int | None,
+        typer.Option(min=1, help="With --canaries: a canary is a person with 1 to this many rows. Default: one row."),
     ] = None,
     dataset: Annotated[
         str | None, typer.Option(help="Audit on this public data set, with and without a canary.")

@@ -199,7 +199,9 @@ def _cell(value: object, name: str = "") -> str | None:
 @app.command(epilog="Example: unitball algorithms --kind systems --proved")
 @answered
 def algorithms(
-    kind: Annotated[str | None, typer.Option(help="systems, projections, trainers, evaluators, aggregators.")] = None,
+    kind: Annotated[
+        str | None, typer.Option(help="systems, projections, trainers, evaluators, aggregators. Default: all.")
+    ] = None,
     proved: Annotated[
         bool, typer.Option("--proved", help="List only algorithms that may run on private rows.")
     ] = False,
@@ -413,7 +415,7 @@ def promote(
 def compare(
     model: Annotated[str, typer.Argument(help="NAME/VERSION. A name alone means its newest version.")],
     epsilon: Annotated[
-        float | None, typer.Option(help="Epsilon of the comparison on held-out rows (private data only).")
+        float | None, typer.Option(help="Epsilon of the comparison on held-out rows. Required for private data only.")
     ] = None,
     promote: Annotated[bool, typer.Option("--promote", help="Make the version champion if it is better.")] = False,
     yes: YesOption = False,
@@ -509,7 +511,9 @@ def predict(
     id_column: Annotated[str | None, typer.Option("--id", help="Input column to copy.")] = None,
     threshold: Annotated[
         float | None,
-        typer.Option(min=0, max=1, help="Decision threshold of the positive class (a probability)."),
+        typer.Option(
+            min=0, max=1, help="Decision threshold of the positive class (a probability). Default: the model's."
+        ),
     ] = None,
     interval: Annotated[
         float | None,

@@ -72,7 +72,7 @@ def schedule(
     ] = None,
     compare_epsilon: Annotated[
         float | None,
-        typer.Option(help="Epsilon of the comparison with the champion, on held-out rows."),
+        typer.Option(help="Epsilon of the comparison with the champion, on held-out rows. Default: no comparison."),
     ] = None,
     promote: Annotated[bool, typer.Option("--promote", help="Make a better model champion.")] = False,
     pause: Annotated[bool, typer.Option("--pause", help="Pause the schedule.")] = False,

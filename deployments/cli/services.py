@@ -94,7 +94,8 @@ def serve(
         str | None,
         typer.Option(
             envvar="UNITBALL_DATABASE",
-            help="Move the root's databases to this PostgreSQL server: postgresql://user@host/prefix.",
+            help="Move the root's databases to this PostgreSQL server: postgresql://user@host/prefix. "
+            "Default: where they are (files in a new root).",
         ),
     ] = None,
     runner_only: Annotated[

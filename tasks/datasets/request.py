@@ -25,8 +25,10 @@ class AccountRequest(BaseModel, frozen=True, extra="forbid"):
     account: Annotated[
         str | None, Field(description="Account that pays for releases of these rows. Default: the data set's name.")
     ] = None
-    epsilon_cap: Annotated[float | None, Field(description="Cap: maximum total ε of the account.")] = None
-    delta_cap: Annotated[float | None, Field(description="δ of the cap; below 1/n.")] = None
+    epsilon_cap: Annotated[
+        float | None, Field(description="Cap: maximum total ε of the account. Required if private.")
+    ] = None
+    delta_cap: Annotated[float | None, Field(description="δ of the cap; below 1/n. Required if private.")] = None
     soft_limit: Annotated[
         float | None,
         Field(
@@ -40,7 +42,9 @@ class AccountRequest(BaseModel, frozen=True, extra="forbid"):
     disjoint_people: Annotated[
         str, Field(description="Declare different people, with the reason. The reason is recorded.")
     ] = ""
-    relation: Annotated[RelationInForce | None, Field(description="Neighbouring relation of a new account.")] = None
+    relation: Annotated[
+        RelationInForce | None, Field(description="Neighbouring relation of a new account. Default: replace-one.")
+    ] = None
     group_size: Annotated[int, Field(description="Largest number of rows of one person.")] = 1
 
     def cap(self) -> Cap | None:
@@ -71,7 +75,8 @@ class RowsRequest(BaseModel, frozen=True, extra="forbid"):
         tuple[str, ...] | None, Field(description="Class names: --classes=-1,1. Required if private.")
     ] = None
     label_range: Annotated[
-        tuple[float, float] | None, Field(description="Range of numeric labels: --label-range=0,10.")
+        tuple[float, float] | None,
+        Field(description="Range of numeric labels: --label-range=0,10. Required if private."),
     ] = None
     image_shape: Annotated[
         tuple[PositiveInt, ...] | None,
@@ -120,7 +125,9 @@ class ImagesRequest(BaseModel, frozen=True, extra="forbid"):
         PositiveInt | None, Field(description="Side to which images are scaled, in pixels. Default: 32.")
     ] = None
     pixels: Annotated[Pixels | None, Field(description="What a pixel is. Required if private.")] = None
-    fit: Annotated[Fit | None, Field(description="Crop to the middle square, or pad to a square.")] = None
+    fit: Annotated[Fit | None, Field(description="Crop to the middle square, or pad to a square. Default: middle.")] = (
+        None
+    )
     alpha: Annotated[
         Alpha | None, Field(description="Background colour behind transparent pixels. Default: refuse such images.")
     ] = None
@@ -153,7 +160,7 @@ class IngestRequest(
         str | None,
         Field(
             description="Format of the files: csv, parquet, libsvm, images, idx, cifar10, cifar100, sklearn or openml, "
-            "or that of a plug-in."
+            "or that of a plug-in. Required except for bundled data sets."
         ),
     ] = None
     path: Annotated[Path | None, Field(description="File or folder.")] = None

@@ -32,7 +32,8 @@ class StatisticsRequest(BaseModel, frozen=True, extra="forbid"):
         float | None, Field(description="Delta of that epsilon. Default: 82 % of the cap's delta; 1e-5 on public rows.")
     ] = None
     trust: Annotated[
-        str | None, Field(description="Trust model, if parties have their own files: local, secagg, central.")
+        str | None,
+        Field(description="Trust model, if parties have their own files: local, secagg, central. Default: local."),
     ] = None
 
 

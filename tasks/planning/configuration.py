@@ -244,7 +244,8 @@ class AlgorithmSettings(BaseModel, frozen=True, extra="forbid"):
     features: Annotated[
         Annotated[str, AfterValidator(_map_that_reads_no_rows)] | None,
         Field(
-            description="Public feature map, applied to each row first. A name (hog, scattering) or onnx:FILE.",
+            description="Public feature map, applied to each row first. A name (hog, scattering) or onnx:FILE. "
+            "Default: the system's.",
             examples=["onnx:encoder.onnx"],
         ),
     ] = None
@@ -289,14 +290,17 @@ class AlgorithmSettings(BaseModel, frozen=True, extra="forbid"):
     ] = None
     projection: Annotated[
         Annotated[str, RegisteredName("projections")] | None,
-        Field(description="Projection, instead of the system's."),
+        Field(description="Projection. Default: the system's."),
     ] = None
     dimension: Annotated[
         int | None, Field(ge=1, description="Target dimension k of the projection. Default: min(20, d).", examples=[20])
     ] = None
     trainer: Annotated[
         Annotated[str, RegisteredName("trainers")] | None,
-        Field(description="Trainer, instead of a system. Combine it with a projection and an aggregation."),
+        Field(
+            description="Trainer, instead of a system. Combine it with a projection and an aggregation. Default: the "
+            "system's."
+        ),
     ] = None
     aggregation: Annotated[
         Annotated[str, RegisteredName("aggregators")] | None,
@@ -308,9 +312,8 @@ class AlgorithmSettings(BaseModel, frozen=True, extra="forbid"):
         Field(
             discriminator=Discriminator(lambda given: "word" if isinstance(given, str) else "weights"),
             description="Weights of classes: NAME=WEIGHT, or balanced. A weight is above 0 and at most 1 and comes "
-            "from "
-            "public knowledge; a class that is not named has weight 1. balanced computes weights from noisy class "
-            "counts; they take 5 % of the budget (in μ²) of noisy-gd, and none of discriminant-gd's.",
+            "from public knowledge. Default: 1 for each class. balanced computes weights from noisy class counts; they "
+            "take 5 % of the budget (in μ²) of noisy-gd, and none of discriminant-gd's.",
             examples=[{"honest": 0.04}],
         ),
     ] = {}
@@ -338,8 +341,7 @@ class AlgorithmSettings(BaseModel, frozen=True, extra="forbid"):
         dict[str, object],
         Field(
             description="Parameter of the trainer or projection, by name. For example clip=0.5, or trainer.clip=0.5 "
-            "if both "
-            "have one.",
+            "if both have one. Default: those of the algorithm.",
             examples=[{"trainer.regularisation": 0.01}],
         ),
     ] = {}
@@ -394,7 +396,8 @@ class PartitionSettings(BaseModel, frozen=True, extra="forbid"):
         ),
     ] = 5
     sizes: Annotated[
-        tuple[Annotated[int, Field(ge=1)], ...] | None, Field(description="Rows of each party: 500,300,200.")
+        tuple[Annotated[int, Field(ge=1)], ...] | None,
+        Field(description="Rows of each party under `sized`: 500,300,200."),
     ] = None
     rows_per_party: Annotated[
         int | None, Field(ge=1, description="Rows of each party. Default: all rows, divided.")
@@ -530,7 +533,10 @@ class NoiseSettings(BaseModel, frozen=True, extra="forbid"):
             "once.",
         ),
     ] = 0
-    seed: Annotated[int | None, Field(ge=0, le=_MOST, description="Public seed of the noise: public rows only.")] = None
+    seed: Annotated[
+        int | None,
+        Field(ge=0, le=_MOST, description="Public seed of the noise: public rows only. Default: the parties' secrets."),
+    ] = None
 
 
 class DeadlineSettings(BaseModel, frozen=True, extra="forbid"):

@@ -16,6 +16,13 @@ from tasks.federation import protocol
 from tests.support.command_line import CommandLine
 
 _LINES, _COLUMNS = 100, 80
+_OFF = """
+--absent --against --aim --by --canaries --categories --cron --dataset --deadline --disjoint-people --horizon --id
+--image-shape --interval --kind --membership --missing --namespace --not-derived --numeric --out --output --pairs --party
+--path --person --person-from --plot --public-dataset --raise-epsilon-cap --range-epsilon --reason --schema
+--score-coverage --score-id --score-input --set --signer --sizes --soft-limit --sql --tune --why
+"""
+"""Options that do nothing unless they are given."""
 
 
 def _walk(group: Any, *before: str) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -47,6 +54,20 @@ def test_help_can_be_read_and_help_all_is_complete(commands: CommandLine, monkey
             assert option.help, (words, option.opts)
             assert _plain(option.help) in _plain(full), (words, option.opts)
         assert _plain(command.help or "-") in _plain(shown), "nothing of it is lost as markup"
+
+
+def test_every_default_is_in_the_help() -> None:
+    """Options without a default value say what happens without them, or do nothing unless they are given."""
+    silent = set()
+    for words, command in _commands():
+        context = command.context_class(command, info_name=words[-1])
+        for one in command.params:
+            if isinstance(one, TyperOption) and not (one.hidden or one.is_flag or one.required):
+                text = one.get_help_record(context)[1]
+                if not re.search(r"default|required|without it", text, re.I):
+                    assert one.default in (None, "", ()), (words, one.opts)
+                    silent.add(one.opts[0])
+    assert silent == set(_OFF.split())
 
 
 def test_no_command_offers_what_it_refuses() -> None:
