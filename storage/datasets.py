@@ -165,9 +165,7 @@ def open_dataset(layout: Layout, ref: DatasetRef, part: str = "train") -> Stored
     """
     body = load_manifest(layout, ref.version)
     if part not in body["parts"]:
-        raise InputError(
-            f"data set {ref.name} has no {part} rows of its own; it has: {', '.join(sorted(body['parts']))}"
-        )
+        raise InputError(f"data set {ref.name} has no separate {part} rows; it has: {', '.join(sorted(body['parts']))}")
     return _open_part(layout, ref.version, body, part)
 
 

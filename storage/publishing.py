@@ -71,7 +71,7 @@ class StagedDataset:
         return _content(self._body)[:32]
 
     def overlapping_accounts(self) -> tuple[str, ...]:
-        """Return the accounts under which more than 1 % of these rows, or of their own, are stored as private rows.
+        """Return the accounts with private rows equal to more than 1 % of these rows, or of the account's rows.
 
         Private rows are not compared with those of their own account.
         """

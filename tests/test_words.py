@@ -45,6 +45,10 @@ COINED = {
     r"(?<!there )(is|are) no (?!longer|more|less|larger|smaller|narrower)[a-z]+": "is not a …",
     r"(is|are) of (?!(the )?(length|type|size|order|kind)\b)": "belongs to, applies to, has",
     _RATE: "per",
+    r"whatever": "for any, with any, also if",
+    r"of (its|their|his) own(?= ?[.,;:)])": "its own, a separate",
+    r"what [a-z ]+ (is|are) of": "what it applies to",
+    r"on which rest": "on which X rests",
 }
 """Patterns of whole words, whatever their case, and what to write instead."""
 
@@ -53,6 +57,7 @@ EXCEPTIONS = {
     ("guarantees.md", "constants derived anew"): _IDENTITY,
     ("guarantees.md", "which cost nothing, then noisy-gd"): _IDENTITY,
     ("guarantees.md", "the adaptive composition is of sums"): _IDENTITY,
+    ("guarantees.md", "has Gaussian noise of its own"): _IDENTITY,
 }
 """Pairs of a page (or ``messages``, ``docstrings``) and a text that may stay there, with the reason."""
 
@@ -60,6 +65,8 @@ PACKAGES = ("benchmarks", "deployments", "dpalgos", "flows", "storage", "tasks",
 """Packages whose public modules, classes and functions are read."""
 
 _CODE = re.compile(r"^```.*?^```|^ {4}[^\n]*$|`[^`\n]*`|\]\([^)\n]*\)|<!--.*?-->|<[^>\n]*>", re.M | re.S)
+
+_CODE_ALONE = re.compile(r"^```.*?^```|^ {4}[^\n]*$|`[^`\n]*`|<!--.*?-->", re.M | re.S)
 
 _NAMES = re.compile(r"``[^`]*``|:\w+:`[^`]*`|^[\w*, ]+ : [^\n]*$", re.M)
 """Code in a docstring: literals, references, and the line of a parameter's name and type."""
@@ -106,3 +113,19 @@ def test_every_exception_is_needed() -> None:
 def test_a_coined_word_is_found() -> None:
     assert len(_found("Whoever has 5 rows a person is nobody")) == 3
     assert _found("There is no account; it costs ε and is no longer used. 5 rows per person, 1 for a person.") == []
+
+
+_SYMBOLS = re.compile(r"\b(μ|δ|ρ|zCDP|GDP|Gaussian[- ]DP|neighbouring|replace-one|replace-special)(?!\w)")
+_EXPLAINED_THERE = {"glossary.md", "guarantees.md", "people-and-budgets.md", "CONTRIBUTING.md"}
+
+
+def test_a_page_links_to_the_glossary_where_it_first_uses_a_symbol() -> None:
+    unexplained = []
+    for name in TEXTS.keys() - {"messages", "docstrings"} - _EXPLAINED_THERE:
+        path = next(one for one in (REPOSITORY / "docs" / name, REPOSITORY / name) if one.exists())
+        lines = _CODE_ALONE.sub(lambda found: "\n" * found[0].count("\n"), path.read_text("utf-8")).splitlines()
+        linked = next((place for place, line in enumerate(lines) if "glossary.md" in line), len(lines))
+        used = (place for place, line in enumerate(lines) if not line.startswith("#") and _SYMBOLS.search(line))
+        if linked > next(used, linked):
+            unexplained.append(name)
+    assert unexplained == []

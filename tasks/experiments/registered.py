@@ -181,7 +181,7 @@ holds for every release, then lists all algorithms. The page is made from the co
 | line | meaning |
 | --- | --- |
 | **Proved**, or **Under** with trust models | what is proved about this code. It holds for all data, for one record, \
-and under both neighbouring relations unless the entry names one |
+and under both [neighbouring relations](#what-is-protected) unless the entry names one |
 | μ-GDP, ε-DP, ρ-zCDP, (ε, δ)-DP | the kind of guarantee ([glossary](glossary.md)). Its value is the budget that a \
 run gives the algorithm. For noise by a paper's formula, the docstring derives the value |
 | exact | noise is drawn in integers. The guarantee holds for the released bits, up to a total variation below 2⁻¹⁰⁰ \

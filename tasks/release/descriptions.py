@@ -111,7 +111,7 @@ class DescribedColumn:
     name, kind : str
     figures : tuple of Figure
     notes : tuple of str
-        What the numbers are of, where that is not their name alone.
+        Explanations of the numbers that their names do not give.
     """
 
     name: str

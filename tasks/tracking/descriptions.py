@@ -91,7 +91,7 @@ def _figures(found: Found, draw: Callable[[Found], bytes]) -> dict[str, bytes]:
 
 
 def named(found: Description | PairsDescription) -> str:
-    """Return what a description is of, for people."""
+    """Return a description's subject, for people."""
     if isinstance(found, Description):
         return f"{found.terms.columns} columns"
     names = [f"{pair.first} × {pair.second}" for pair in found.pairs]

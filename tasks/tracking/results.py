@@ -627,7 +627,7 @@ NOT_MEASURED = "cannot be measured"
 
 
 def group_tables(result: RunResult) -> list[tuple[str, list[list[str]]]]:
-    """Return tables of how a model does for each group, each with what it is of; none without groups.
+    """Return tables of a model's metrics per group, each with its subject; none without groups.
 
     A table of rates, a table of differences, and both again at a chosen threshold.
     """
