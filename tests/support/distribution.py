@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from contextlib import ExitStack
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -53,10 +54,43 @@ ENGINE = frozenset(
 TRAINED = frozenset(
     f"tests/tasks/tracking/test_{name}.py" for name in ("effects", "explanations", "onnx_export", "table_models")
 )
+# Who starts children from the server of tests/support/forks.py goes to one worker: it takes ten seconds to import.
+FORKED = frozenset(
+    {
+        "tests/flows/test_crashes.py",
+        "tests/flows/test_nightly_tables.py",
+        "tests/security/test_bombs.py",
+        "tests/security/test_storms.py",
+        *(
+            f"tests/storage/test_{name}.py"
+            for name in (
+                "atomic",
+                "catalog",
+                "database",
+                "kept_rows",
+                "kills",
+                "layout",
+                "ledger_faults",
+                "ledger_postgresql",
+                "ledger_races",
+                "objects",
+                "releases",
+                "secrets",
+            )
+        ),
+        "tests/tasks/release/test_counts_in_runs.py",
+        "tests/tasks/release/test_paid_counts.py",
+        "tests/tasks/release/test_records.py",
+        "tests/tasks/runtime/test_event_log.py",
+        "tests/tasks/test_secure_rounds.py",
+        "tests/tasks/upkeep/test_doctor.py",
+    }
+)
 # What takes minutes a file comes first; what takes seconds fills the end, so that no worker waits for another.
 ORDER = ("tests/deployments/", "tests/security/", "tests/flows/", "tests/tasks/", "tests/test_", "tests/unitball/")
 
 
+_FORKS = "tests.support.forks"
 ENDING = pytest.StashKey[dict[str, ExitStack]]()
 """What ends the served root, and the engine."""
 
@@ -95,8 +129,13 @@ def _rank(item: pytest.Item) -> int:
     return next((number for number, folder in enumerate(ORDER) if file.startswith(folder)), len(ORDER))
 
 
+def _forks(module: ModuleType) -> bool:
+    """Return whether a test module starts children from the server of ``tests/support/forks.py``."""
+    return any(getattr(each, "__module__", getattr(each, "__name__", "")) == _FORKS for each in vars(module).values())
+
+
 class Distribution(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
-    """A file is a unit, and so are those that share the served root, the engine, or models of tables.
+    """A file is a unit, and so are those that share the served root, the engine, models, or a parent of forks.
 
     By night a test of an algorithm is one.
     """
@@ -110,6 +149,8 @@ class Distribution(LoadFileScheduling):  # type: ignore[misc]  # xdist has no ty
             return "engine"
         if file in TRAINED:
             return "trained"
+        if file in FORKED and _by_day(self.config):
+            return "forked"
         # A family of audits takes an hour of one core; its cases share nothing.
         return nodeid if not _by_day(self.config) and file.startswith("tests/dpalgos/") else file
 
@@ -132,4 +173,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         stray = {_file(item.nodeid) for item in items if fixture in getattr(item, "fixturenames", ())} - known
         if stray and _by_day(config):
             warnings.warn(f"tests/support/distribution.py does not name {stray}: {twice} twice", stacklevel=1)
+    modules = {_file(item.nodeid): item.module for item in items if isinstance(item, pytest.Function)}
+    if stray := {file for file, module in modules.items() if _forks(module)} - FORKED:
+        warnings.warn(f"tests/support/distribution.py does not name {stray}: children are prepared twice", stacklevel=1)
     items.sort(key=_rank)
