@@ -128,7 +128,7 @@ _EXPLAINED_THERE = {"glossary.md", "guarantees.md", "people-and-budgets.md", "CO
 
 def test_a_page_links_to_the_glossary_where_it_first_uses_a_symbol() -> None:
     unexplained = []
-    for name in TEXTS.keys() - {"messages", "docstrings"} - _EXPLAINED_THERE:
+    for name in set(PLACES) - {"messages", "docstrings"} - _EXPLAINED_THERE:
         path = next(one for one in (REPOSITORY / "docs" / name, REPOSITORY / name) if one.exists())
         lines = _CODE_ALONE.sub(lambda found: "\n" * found[0].count("\n"), path.read_text("utf-8")).splitlines()
         linked = next((place for place, line in enumerate(lines) if "glossary.md" in line), len(lines))
