@@ -177,6 +177,8 @@ class Serving:
             "PREFECT_SERVER_API_CORS_ALLOWED_ORIGINS": f"{self.prefect_url},http://localhost:{self.prefect_port}",
             # In memory, which is the default, a slot that a killed run held would stay taken for ever.
             "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
+            # To see whether its blocks are registered already takes the server longer than to register them.
+            "PREFECT_MEMOIZE_BLOCK_AUTO_REGISTRATION": "false",
             # Flow runs that ended long ago go, with their logs and artifacts; events go after a week anyway.
             "PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED": "events,flow_runs",
             "PREFECT_SERVER_SERVICES_DB_VACUUM_RETENTION_PERIOD": str(self.keep_days * int(_DAY_SECONDS)),

@@ -22,9 +22,21 @@ def remove_old_results(root: Path, days: float) -> int:
     return count
 
 
+def _holds_deleted(address: str) -> bool:
+    """Whether anything in MLflow's database was deleted (a run, an experiment, a model), at whatever time."""
+    from sqlalchemy import MetaData, NullPool, create_engine, select
+
+    engine, tables = create_engine(address, poolclass=NullPool), MetaData()
+    tables.reflect(engine)
+    stages = [table.c.lifecycle_stage for table in tables.tables.values() if "lifecycle_stage" in table.c]
+    with engine.connect() as connection:
+        return any(connection.execute(select(one).where(one == "deleted").limit(1)).first() for one in stages)
+
+
 def remove_deleted_runs(root: Path, days: float) -> None:
     """Remove runs that were deleted in MLflow long ago, with their artifacts, from the root's own database."""
-    if not has_own_database(root):
+    # Asked first, since MLflow takes seconds to import.
+    if not has_own_database(root) or not _holds_deleted(own_database(root)):
         return
     from mlflow.cli import gc
 

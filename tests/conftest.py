@@ -17,7 +17,7 @@ import pytest
 from tests.support import data, distribution, ledgers
 from tests.support.command_line import CommandLine
 from tests.support.ending import guard_session
-from tests.support.engines import Engine, prepare_served, tracking_copied
+from tests.support.engines import Engine, pattern_name, prepare_served, tracking_copied
 from tests.support.serving import Served, started
 
 # A developer's own server is not for tests.
@@ -71,17 +71,27 @@ def real_data() -> Callable[..., Path]:
 
 
 @pytest.fixture(scope="session")
-def engine(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Engine]:
+def engine(
+    tmp_path_factory: pytest.TempPathFactory, databases: Path, request: pytest.FixtureRequest
+) -> Iterator[Engine]:
     """Return the session's Prefect server; it takes ten seconds to start, so only tests that run flows ask for it."""
-    server = Engine.started(tmp_path_factory.mktemp("engine"), _shared(tmp_path_factory) / "pattern")
+    server = Engine.started(tmp_path_factory.mktemp("engine"), databases)
     with request.config.stash[distribution.ENDING]["engine"] as serving:
         yield serving.enter_context(server)
 
 
+@pytest.fixture(scope="session", name="databases")
+def _databases(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
+    """Return the root whose databases others are copies of: kept between sessions, since migrations take 15 seconds."""
+    cache = getattr(request.config, "cache", None)
+    folder = _shared(tmp_path_factory) if cache is None else cache.mkdir(pattern_name())
+    return Path(folder) / "pattern"
+
+
 @pytest.fixture(scope="session", autouse=True, name="tracking_copied")
-def _tracking_copied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Path], None]]:
-    """Return what makes MLflow's database of a root, as a copy of the session's first."""
-    with tracking_copied(_shared(tmp_path_factory) / "tracking") as prepared:
+def _tracking_copied(databases: Path) -> Iterator[Callable[[Path], None]]:
+    """Return what makes MLflow's database of a root, as a copy of the first."""
+    with tracking_copied(databases) as prepared:
         yield prepared
 
 
@@ -155,9 +165,9 @@ def called(tracked_root: Path, capfd: pytest.CaptureFixture[str]) -> Iterator[Co
 
 
 @pytest.fixture(scope="session", name="prepare_served")
-def _prepare_served(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], None]:
-    """Return what makes both databases of a root that is to be served, as copies of the session's first."""
-    return partial(prepare_served, _shared(tmp_path_factory) / "pattern")
+def _prepare_served(databases: Path) -> Callable[[Path], None]:
+    """Return what makes both databases of a root that is to be served, as copies of the first."""
+    return partial(prepare_served, databases)
 
 
 @pytest.fixture(scope="session")

@@ -8,12 +8,14 @@ import shlex
 import subprocess
 import sys
 import textwrap
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from typer.main import get_group
 
 from deployments.cli.entry_point import app, import_all
+from tests.support.called import runs_called
 from tests.support.command_line import CommandLine
 
 REPOSITORY = Path(__file__).parents[2]
@@ -96,9 +98,12 @@ def test_make_run_ends_with_commands_that_work(dataset: str, unitball: CommandLi
         # Services run until Ctrl-C, in tests of their own.
         printed = ["serve", "--help"] if command == "serve" else shlex.split(command)
         arguments = [dataset if word == "digits" else word for word in printed]
+        # On each day eight runs are no flows.
+        runs = nullcontext if dataset == "digits" else runs_called
         if command.startswith("frontier") and dataset != "digits":
             arguments += ["--epsilons", "1", "--seeds", "1", "--algorithms", "unitball,unitball-without-noise"]
-        assert unitball(*arguments).code == 0, command
+        with runs():
+            assert unitball(*arguments).code == 0, command
     assert "UNITBALL_ROOT ?=" not in makefile, "make and unitball use one root"
 
 

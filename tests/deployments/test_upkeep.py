@@ -185,3 +185,27 @@ def test_old_results_and_deleted_runs_go(tracked_root: Path) -> None:
     assert client.get_run(deleted.info.run_id).info.lifecycle_stage == "deleted"
     remove_deleted_runs(tracked_root, 0)
     assert [run.info.run_id for run in client.search_runs(["0"], run_view_type=ViewType.ALL)] == [kept.info.run_id]
+
+
+def test_mlflow_is_asked_to_remove_where_anything_was_deleted(
+    tracked_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run, an experiment or a model; otherwise not, since it takes seconds to import."""
+    from mlflow import MlflowClient
+
+    asked: list[int] = []
+    monkeypatch.setattr("mlflow.cli.gc", lambda *_, **__: asked.append(1))
+    client = MlflowClient(tracking_uri=own_database(tracked_root))
+    empty = client.create_experiment("empty")
+    run, model = client.create_run("0").info.run_id, client.create_logged_model("0").model_id
+    remove_deleted_runs(tracked_root, 30)
+    assert asked == []
+    client.delete_run(run)
+    remove_deleted_runs(tracked_root, 30)
+    client.restore_run(run)
+    client.delete_experiment(empty)
+    remove_deleted_runs(tracked_root, 30)
+    client.restore_experiment(empty)
+    client.delete_logged_model(model)
+    remove_deleted_runs(tracked_root, 30)
+    assert len(asked) == 3

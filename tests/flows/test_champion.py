@@ -15,6 +15,7 @@ from mlflow.exceptions import MlflowException
 
 from dpalgos.evaluators.discordance import QUANTILE, accuracy_gain
 from dpalgos.models import predicted_classes
+from flows import comparison
 from flows.batch_scoring import batch_scoring
 from flows.comparison import champion_comparison
 from flows.federated_training import chain_inline
@@ -23,6 +24,8 @@ from storage.refs import ReleaseRef, Visibility
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
 from tasks.release.seen_rows import maps_of, rows_of
+from tasks.runtime.ending import EndState
+from tasks.runtime.steps import inline
 from tasks.runtime.stores import open_model_records
 from tasks.tracking.audits import note_audit
 from tasks.tracking.champion_comparison import ComparisonOutcome, ComparisonRequest, compare_models, open_comparison
@@ -56,11 +59,11 @@ def trained(root: Path, dataset: str = "clinic", at_most: float = 1.0, **config:
 
 
 @pytest.fixture(scope="module")
-def contested(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def contested(tracking_copied: Callable[[Path], None], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Return a root with a champion that was trained at next to no budget, and a version that is better."""
     folder = tmp_path_factory.mktemp("contested")
     root = folder / "root"
-    engine.prepare(root)
+    tracking_copied(root)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("UNITBALL_ROOT", str(root))
         patch.setenv("UNITBALL_LEDGER_MARK", str(folder / "marks"))
@@ -114,20 +117,26 @@ def test_measurements_that_were_paid_for_cost_nothing_more(defended: Path) -> No
         )
 
 
+def called(**asked: Any) -> Any:
+    """Return what the flow returns, its steps being plain calls: it is run in test_public_rows_decide_exactly."""
+    with inline(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(comparison, "create_markdown_artifact", lambda *_, **__: None)
+        return champion_comparison.fn(ComparisonRequest(model=f"{MODEL}/2", **asked))
+
+
 def test_a_comparison_is_charged_once_and_decides(defended: Path) -> None:
     paid = len(charges())
-    request = ComparisonRequest(model=f"{MODEL}/2", epsilon=2.0)
-    compared = champion_comparison(request)
+    compared = called(epsilon=2.0)
     assert len(charges()) == paid + 1
-    assert champion_comparison(request) == compared, "equal words name the same release"
+    assert called(epsilon=2.0) == compared, "equal words name the same release"
     assert len(charges()) == paid + 1
     assert compared.better
     assert exact_gain(defended) == pytest.approx(compared.gain, abs=compared.margin)
-    with pytest.raises(OverspendError):
-        champion_comparison(ComparisonRequest(model=f"{MODEL}/2", epsilon=50.0))
+    refusal = called(epsilon=50.0)
+    assert (refusal.name, type(refusal.data)) == (str(EndState.BUDGET_EXHAUSTED), OverspendError)
     assert len(charges()) == paid + 1
     assert find_model(defended, f"{MODEL}@champion").version == "1", "nobody asked for a promotion"
-    champion_comparison(ComparisonRequest(model=f"{MODEL}/2", epsilon=2.0, promote=True))
+    called(epsilon=2.0, promote=True)
     assert find_model(defended, f"{MODEL}@champion").version == "2"
     assert roll_back(defended, MODEL) == "1"
     assert find_model(defended, f"{MODEL}@champion").version == "1"
@@ -144,7 +153,8 @@ def _predicted(root: Path, rows: Path, commands: CommandLine) -> str:
 
 
 def _scored(root: Path, rows: Path, commands: CommandLine) -> str:
-    written = batch_scoring(ScoringRequest(model=f"{MODEL}/1", input=str(rows), prefer_champion=True))
+    with inline():
+        written = batch_scoring.fn(ScoringRequest(model=f"{MODEL}/1", input=str(rows), prefer_champion=True))
     return written.split("-v")[1].split("-")[0]
 
 

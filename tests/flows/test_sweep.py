@@ -65,6 +65,8 @@ def found_by(root: Path, experiment: str, search: str) -> list[Any]:
 
 
 def test_a_sweep_is_finished_once_and_tracked_under_one_parent(tracked_root: Path) -> None:
+    """And a point gives what a training run gives."""
+    from flows.federated_training import chain_inline
     from flows.reproduction import report_sweep
     from flows.sweep import run_sweep
 
@@ -75,6 +77,15 @@ def test_a_sweep_is_finished_once_and_tracked_under_one_parent(tracked_root: Pat
     results = [outcome.result for outcome in first.outcomes]
     assert len({result.run_key for result in results if result}) == 4
     assert [outcome.point for outcome in first.outcomes] == spec.points(), "in the order of the specification"
+    point = first.outcomes[-1]
+    alone = chain_inline(point.point.config).result
+    assert point.result is not None
+    assert (point.result.run_key, point.result.metrics, point.result.proved) == (
+        alone.run_key,
+        alone.metrics,
+        alone.proved,
+    )
+    assert set(point.result.releases) == set(alone.releases)
 
     again = run_sweep(spec, workers=2)
     assert again.reused == 4
@@ -100,22 +111,6 @@ def test_a_sweep_is_finished_once_and_tracked_under_one_parent(tracked_root: Pat
         assert (run.data.tags["paper"], run.data.tags["figure"]) == ("x-2024", "Fig. 1")
         assert run.data.tags["proved"] == run.data.params["proved"] != "none"
         assert {"accuracy", "epsilon_spent", "delta_spent"} <= set(run.data.metrics)
-
-
-def test_a_point_gives_what_a_training_run_gives(tracked_root: Path) -> None:
-    from flows.federated_training import chain_inline
-    from flows.sweep import run_sweep
-
-    spec = SweepSpec.model_validate({**GRID, "grid": {"epsilon": [1.0], "seeds": [3]}})
-    (outcome,) = run_sweep(spec).outcomes
-    alone = chain_inline(outcome.point.config).result
-    assert outcome.result is not None
-    assert (outcome.result.run_key, outcome.result.metrics, outcome.result.proved) == (
-        alone.run_key,
-        alone.metrics,
-        alone.proved,
-    )
-    assert set(outcome.result.releases) == set(alone.releases)
 
 
 def test_a_failing_point_is_recorded_and_the_rest_goes_on(tracked_root: Path) -> None:

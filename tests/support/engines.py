@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
+import hashlib
+import importlib.metadata
+import inspect
 import sqlite3
 import subprocess
 import sys
@@ -11,14 +13,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 import certifi
 import pytest
 
 from storage.atomic import locked_file
 from storage.layout import Layout
-from tasks.host import engine_process
+from tasks.host import engine, engine_process, places
 from tasks.host.engine import prefect_database, prepare_tracking
 from tasks.runtime.services import credentials
 from tasks.runtime.settings import has_own_database, recorded_server
@@ -35,12 +36,23 @@ print(os.environ["PREFECT_API_URL"], flush=True)
 sys.stdin.read()
 """
 
+# What makes the databases, and what brings them up to date.
+_MADE_BY = (engine, engine_process, places)
+_MADE_WITH = ("alembic", "mlflow", "prefect", "sqlalchemy")
+
 _DATABASES = """
 import sys
 from pathlib import Path
 from tasks.host.engine import prepare_databases
 prepare_databases(Path(sys.argv[1]))
 """
+
+
+def pattern_name() -> str:
+    """Return a name for databases that nobody has used, by the code and the versions that make them."""
+    parts = [str(sys.version_info), *(importlib.metadata.version(name) for name in _MADE_WITH)]
+    parts += [inspect.getsource(module) for module in _MADE_BY]
+    return f"databases-{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}"
 
 
 @dataclass(frozen=True)
@@ -56,10 +68,10 @@ class Engine:
     def started(cls, folder: Path, pattern: Path) -> Iterator[Engine]:
         """Start a server in a process of its own, which ends with this one, and point this process's Prefect at it.
 
-        Who comes first makes the databases, and a copy of them as ``pattern``; other workers begin with that.
+        Its databases are copies of those of ``pattern``.
         """
         root = folder / "root"
-        first = _claimed(pattern, root)
+        prepare_served(pattern, root)
         # In a process of its own, since Prefect reads its settings when it is imported, which a test may have done.
         server = subprocess.Popen(
             [sys.executable, "-c", _SERVE, str(root)],
@@ -73,9 +85,6 @@ class Engine:
         try:
             url = server.stdout.readline().strip()
             assert url.startswith("http"), "the embedded server did not start"
-            if first is not None:
-                _prepare(root, pattern, prefect=True)
-                first.close()
             from prefect.events.worker import EventsWorker
             from prefect.logging.handlers import APILogWorker
             from prefect.settings import (
@@ -107,8 +116,6 @@ class Engine:
                 EventsWorker.drain_all(timeout=60)
                 APILogWorker.drain_all(timeout=60)
         finally:
-            if first is not None:
-                first.close()
             server.stdin.close()
             server.wait(timeout=300)
 
@@ -119,11 +126,11 @@ class Engine:
 
 def prepare_served(pattern: Path, root: Path) -> None:
     """Make a root ready to be served, or for a command with a server of its own, by a copy of both databases."""
-    if (first := _claimed(pattern, root)) is not None:
-        with first:
+    with locked_file(pattern.with_suffix(".lock")):
+        if not (prefect_database(pattern).exists() and Layout(pattern).mlflow_database.exists()):
             # In a process of its own, since Prefect's settings of the root go into the environment.
-            subprocess.run([sys.executable, "-c", _DATABASES, str(root)], check=True, env=clean_environment())
-            _prepare(root, pattern, prefect=True)
+            subprocess.run([sys.executable, "-c", _DATABASES, str(pattern)], check=True, env=clean_environment())
+    _prepare(pattern, root, prefect=True)
 
 
 @contextmanager
@@ -135,27 +142,14 @@ def tracking_copied(pattern: Path) -> Iterator[Callable[[Path], None]]:
         wanted = has_own_database(root) and recorded_server(root) is None
         if wanted and not Layout(root).mlflow_database.exists():
             with locked_file(pattern.with_suffix(".lock")):
-                if pattern.exists():
-                    _prepare(pattern, root, prefect=False)
-                else:
-                    honest(root)
-                    _prepare(root, pattern, prefect=False)
+                if not Layout(pattern).mlflow_database.exists():
+                    honest(pattern)
+            _prepare(pattern, root, prefect=False)
         honest(root)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tasks.tracking.runs.prepare_tracking", prepared)
         yield prepared
-
-
-def _claimed(pattern: Path, root: Path) -> IO[str] | None:
-    """Return a lock for which others wait, where there is no pattern yet; else prepare the root by it."""
-    lock = pattern.with_suffix(".lock").open("w")
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    if not pattern.exists():
-        return lock
-    lock.close()
-    _prepare(pattern, root, prefect=True)
-    return None
 
 
 def _one_authority(folder: Path) -> str:
