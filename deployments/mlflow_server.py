@@ -205,12 +205,16 @@ def _confine(artifacts: Path) -> None:
     SqlAlchemyStore.create_experiment = create_experiment
 
 
-# MLflow's pages ask the browser whether an experiment is of traces or of runs, and take traces where nobody chose.
-_RUNS_FIRST = b"""<head><script>localStorage["mlflow.workflowType_v1"] ??= '"machine_learning"'</script>"""
+# MLflow's pages ask the browser whether an experiment is of traces or of runs, and take traces where nobody chose. On the
+# first visit they open an assistant, which this server refuses, so that an error would be the first thing on the page.
+_RUNS_FIRST = b"""<head><script>
+localStorage["mlflow.workflowType_v1"] ??= '"machine_learning"';
+localStorage["mlflow.assistant.fab.autoOpenedOnFirstLoad_v1"] ??= "true";
+</script>"""
 
 
 def _open_on_runs(response: Response) -> Response:
-    """Let MLflow's page open experiments on their runs in a browser where nobody has chosen otherwise."""
+    """Let MLflow's page open on runs, and its assistant stay closed, in a browser where nobody has chosen otherwise."""
     from flask import request
 
     if request.path == "/" and response.mimetype == "text/html":

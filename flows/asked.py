@@ -327,10 +327,8 @@ def synthesise(
     delta: Annotated[float | None, _AS_SAID, _of(SynthesisRequest, "delta")] = None,
     trust: Annotated[str | None, _AS_SAID, _of(SynthesisRequest, "trust")] = None,
     test_fraction: Annotated[float | None, _AS_SAID, _of(SynthesisRequest, "test_fraction")] = None,
-    rows: Annotated[int | None, _AS_SAID, _of(SynthesisRequest, "rows", title="Number of rows to draw")] = None,
-    seed: Annotated[
-        int, _AS_SAID, _of(SynthesisRequest, "seed", title="Public seed; the same seed draws the same rows")
-    ] = 0,
+    rows: Annotated[int | None, _AS_SAID, _of(SynthesisRequest, "rows")] = None,
+    seed: Annotated[int, _AS_SAID, _of(SynthesisRequest, "seed", title="Public seed")] = 0,
     name: Annotated[str | None, _AS_SAID, _of(SynthesisRequest, "name")] = None,
 ) -> SyntheticRows:
     """Draw rows as :func:`flows.column_statistics.synthesise` does; no file is written.

@@ -151,7 +151,9 @@ class ReductionRequest(StatisticsRequest, frozen=True, extra="forbid"):
             "mu squared)."
         ),
     ] = False
-    center: Annotated[bool, Field(description="Centre rows at a released mean, or at the declared middle.")] = True
+    center: Annotated[
+        bool, Field(description="On: centre rows at a released mean. Off: at the middle of the declared ranges.")
+    ] = True
     version: Annotated[str | None, Field(description="Version of the data set. Default: the newest.")] = None
     replicate: Annotated[
         NonNegativeInt, Field(description="Another number makes another release, with fresh noise and a new charge.")

@@ -34,6 +34,7 @@ from tasks.release.moments import components_in, moments_in
 from tasks.release.storing import read_release, stored_release
 from tasks.runtime.plots import BLUE, png_of, styled_figure
 from tasks.runtime.settings import current_layout, current_root
+from tasks.tracking.results import stated
 from tasks.tracking.runs import RUN_KEY, Entries, experiment_of, log_files, log_run, requirements, runs_with
 from tasks.tracking.runs import tracking_client as client_of
 from tasks.tracking.sklearn_export import row_map_step
@@ -287,17 +288,25 @@ def _logged(read: _Read) -> str:
             "algorithm": planned.name,
             "dataset": plan.dataset.name,
             "trust": planned.trust.name,
-            "proved": f"epsilon {plan.epsilon:g} at delta {plan.delta:g}",
+            "proved": stated(plan.epsilon, plan.delta),
             "neighbours": str(planned.setting.neighbours),
             "numerics": str(planned.guarantee().numerics),
         },
-        params={"components": count, "basis": planned.key[:KEY_DIGITS], "epsilon": plan.epsilon},
+        params={
+            "components": count,
+            "basis": planned.key[:KEY_DIGITS],
+            "epsilon": plan.epsilon,
+            "unit": str(plan.dataset.unit),
+        },
         metrics={
+            "epsilon_spent": rounded_up(plan.epsilon, 6),
+            "delta_spent": plan.delta,
             "explained_variance_ratio": float(found.shares.sum()),
             "total_variance": found.total,
             "noise_floor": found.floor,
             "components_above_noise": float(found.above),
         },
+        tags={"mlflow.note.content": _page(read)},
     )
     root = current_root()
     with client_of(root) as client:
@@ -316,6 +325,21 @@ def _logged(read: _Read) -> str:
         log_files(client, run_id, files)
         client.set_terminated(run_id, "FINISHED")
     return run_id
+
+
+def _page(read: _Read) -> str:
+    plan, count = read.plan, len(read.found.variances)
+    charged = f"charged to account {plan.dataset.account}" if plan.dataset.private else "of public rows, which are not charged"
+    return (
+        f"### {count} components of {plan.dataset.name}\n\n"
+        f"Released mean and second moments of all rows of version {plan.dataset.version}, "
+        f"{stated(plan.epsilon, plan.delta)} for a {plan.dataset.unit}, {charged}. Everything follows from this "
+        "release.\n\n"
+        f"`{SCREE}` shows the variances with 95 % margins, `{LOADINGS}` has all loadings. `noise_floor` is the variance "
+        "that noise alone reaches in one of twenty releases.\n\n"
+        f"    unitball train --dataset {plan.dataset.name} --basis {plan.moments.key[:KEY_DIGITS]} --dimension {count} "
+        "--epsilon 1"
+    )
 
 
 def transformer_of(dataset: DatasetRef, made: CentredComponents) -> Pipeline:

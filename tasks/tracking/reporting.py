@@ -400,7 +400,7 @@ def report_without_model(
         # The step is the type I error in thousandths.
         curves={"trade_off": {round(1000 * level): missed for level, missed in proved.trade_off}} if proved else {},
         decisive={name: noisy[name] for name in DECISIVE if name in noisy},
-        tags={"unitball.prefect_flow_run": flow_run or "", "unitball.sound": str(proved is not None), **said},
+        tags={"unitball.prefect_flow_run": flow_run or "", **said},
         # As `unitball datasets` and `describe` name it, with any map of its rows.
         trained_on=dataset.model_copy(update={"version": ingested_version(current_layout(), dataset.version)}),
         note=model_card(config, dataset, plan, result, elsewhere=elsewhere, effects=effects)

@@ -29,6 +29,11 @@ from tasks.runtime.settings import current_layout
 _FALSE_ALARMS = 0.05
 
 
+def stated(epsilon: float, delta: float, digits: int = 4) -> str:
+    """Return ``(epsilon, delta)-DP``, rounded up: epsilon to so many digits, delta to two."""
+    return f"({rounded_up(epsilon, digits):g}, {rounded_up(delta, 2):g})-DP"
+
+
 class Proved(BaseModel, frozen=True):
     """What is proved of a run's releases together, for the party that pays most.
 
@@ -63,7 +68,7 @@ class Proved(BaseModel, frozen=True):
 
     def statement(self, digits: int = 4) -> str:
         """Return ``(epsilon, delta)-DP``, rounded up."""
-        return f"({rounded_up(self.epsilon, digits):g}, {rounded_up(self.delta, 2):g})-DP"
+        return stated(self.epsilon, self.delta, digits)
 
     def __str__(self) -> str:
         """Epsilon, delta, what is protected, the neighbouring relation, the numerics and what is assumed."""

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from dpalgos.guarantees import rounded_up
 from dpalgos.measured import in_digits
 from tasks.planning.column_statistics import SynthesisPlan
 from tasks.release.drawn_rows import SyntheticRows
+from tasks.tracking.results import stated
 from tasks.tracking.runs import RunReport
 from tasks.tracking.synthesis_figure import draw_columns, draw_tables
 from tasks.tracking.synthesis_tables import Fidelity, NamedTable
@@ -40,15 +42,18 @@ def synthesis_report(plan: SynthesisPlan, found: SyntheticRows, held: Fidelity) 
         experiment=found.dataset,
         run_key=f"{found.synthesis}-{found.seed}-{found.rows}",
         name=f"{found.rows} synthetic rows of {found.dataset}, seed {found.seed}",
-        params={
-            "algorithm": "synthesise",
+        facts={
+            "algorithm": plan.system,
             "dataset": found.dataset,
-            "seed": found.seed,
-            "rows": found.rows,
-            "delta": found.delta,
+            "trust": plan.tables.trust.name,
+            "proved": stated(found.epsilon, found.delta),
+            "neighbours": str(plan.tables.setting.neighbours),
+            "numerics": str(plan.tables.guarantee().numerics),
         },
+        params={"seed": found.seed, "rows": found.rows, "delta": found.delta, "unit": found.unit},
         metrics={
-            "epsilon": found.epsilon,
+            "epsilon_spent": rounded_up(found.epsilon, 6),
+            "delta_spent": found.delta,
             "edges": float(len(edges)),
             **{f"distance_{name}": _mean(tables) for name, tables in _kinds(held) if tables},
         },

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import re
 import shutil
 import sys
@@ -54,6 +55,9 @@ def test_the_page_shows_the_package_that_is_tested() -> None:
     page = Path("docs/own-algorithm.md").read_text("utf-8").replace("\n    ", "\n")
     shown = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     assert shown == [(TOY / "unitball_toy" / name).read_text("utf-8") for name in ("grid.py", "nearest_mean.py")]
+    # `pip install --no-build-isolation` finds only the backend that the lock file installs.
+    (backend,) = re.findall(r"requires = (\[.*\])", page)
+    assert set(json.loads(backend)) <= set(re.findall(r"(?m)^([a-z0-9-]+)==", Path("requirements.lock").read_text()))
     entry = 'nearest-mean = "unitball_toy.nearest_mean"'
     assert entry in page
     assert entry.replace('"', "") in next(TOY.glob("*/entry_points.txt")).read_text("utf-8")

@@ -13,6 +13,7 @@ import pytest
 from flows import column_statistics as chained
 from tasks.planning.column_statistics import DescriptionRequest, ReductionRequest, StatisticsRequest, SynthesisRequest
 from tasks.runtime.progress import observed_by
+from tasks.tracking.results import stated
 from tasks.tracking.runs import tracking_client
 from tests.support.called import runs_called
 from tests.support.command_line import CommandLine
@@ -78,7 +79,9 @@ def test_the_command_ends_and_is_charged_and_recorded_once(
         assert {one.data.params["dataset"] for one in logged} == {"ward"}
         assert len({one.info.run_name for one in logged}) == 2
         distances = {"distance_columns", "distance_tables", "distance_pairs"}
-        assert all(one.data.metrics.keys() == {"epsilon", "edges", *distances} for one in logged)
+        assert all(one.data.metrics.keys() == {"epsilon_spent", "delta_spent", "edges", *distances} for one in logged)
+        # MLflow's search for what is proved finds it, as it finds a training.
+        assert {one.data.tags["proved"] for one in logged} == {stated(found["epsilon"], found["delta"])}
         run = logged[0].info.run_id
         logged_files = {one.path for one in client.list_artifacts(run)}
         tables = json.loads(Path(client.download_artifacts(run, "tables.json", str(tmp_path))).read_text())

@@ -82,6 +82,10 @@ def test_a_reduction_is_charged_once_logged_and_reused(clinic: pd.DataFrame) -> 
     with tracking_client(current_root()) as client:
         files = {one.path for one in client.list_artifacts(two.attrs["run"])}
         assert {reductions.SCREE, reductions.LOADINGS} <= files
+        shown = client.get_run(two.attrs["run"]).data
+        assert shown.metrics["epsilon_spent"] == 6.0
+        assert shown.tags["proved"].startswith("(6, ")
+        assert two.attrs["basis"] in shown.tags["mlflow.note.content"]
         (logged,) = client.search_logged_models(
             [client.get_experiment_by_name("clinic").experiment_id], f"source_run_id = '{two.attrs['run']}'"
         )
