@@ -205,8 +205,8 @@ def _confine(artifacts: Path) -> None:
     SqlAlchemyStore.create_experiment = create_experiment
 
 
-# MLflow's pages ask the browser whether an experiment is of traces or of runs, and take traces where nobody chose. On the
-# first visit they open an assistant, which this server refuses, so that an error would be the first thing on the page.
+# MLflow's pages ask the browser whether an experiment is of traces or of runs. Default: traces. On the first visit they
+# open an assistant, which this server refuses, so that an error would be the first thing on the page.
 _RUNS_FIRST = b"""<head><script>
 localStorage["mlflow.workflowType_v1"] ??= '"machine_learning"';
 localStorage["mlflow.assistant.fab.autoOpenedOnFirstLoad_v1"] ??= "true";

@@ -329,14 +329,15 @@ def _logged(read: _Read) -> str:
 
 def _page(read: _Read) -> str:
     plan, count = read.plan, len(read.found.variances)
-    charged = f"charged to account {plan.dataset.account}" if plan.dataset.private else "of public rows, which are not charged"
+    account = plan.dataset.account
+    charged = f"charged to account {account}" if plan.dataset.private else "of public rows, which are not charged"
     return (
         f"### {count} components of {plan.dataset.name}\n\n"
         f"Released mean and second moments of all rows of version {plan.dataset.version}, "
         f"{stated(plan.epsilon, plan.delta)} for a {plan.dataset.unit}, {charged}. Everything follows from this "
         "release.\n\n"
-        f"`{SCREE}` shows the variances with 95 % margins, `{LOADINGS}` has all loadings. `noise_floor` is the variance "
-        "that noise alone reaches in one of twenty releases.\n\n"
+        f"`{SCREE}` shows the variances with 95 % margins, `{LOADINGS}` has all loadings. `noise_floor` is the "
+        "variance that noise alone reaches in one of twenty releases.\n\n"
         f"    unitball train --dataset {plan.dataset.name} --basis {plan.moments.key[:KEY_DIGITS]} --dimension {count} "
         "--epsilon 1"
     )
