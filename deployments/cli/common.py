@@ -19,9 +19,10 @@ import typer
 from pydantic import BaseModel, ValidationError, WithJsonSchema
 from pydantic.fields import FieldInfo
 from rich.box import SIMPLE
-from rich.console import Console, RenderableType
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from deployments.cli.helping import AS_IN_TRAIN, GENERAL
@@ -47,6 +48,8 @@ RootOption = Annotated[
     ),
 ]
 _PIPE_WIDTH = 132
+# Longer words, such as keys and paths, may be broken.
+_LONGEST_WORD = 40
 # Seconds by which a pace is told: a step may take minutes.
 _PACE = 3600.0
 JsonFlag = Annotated[
@@ -311,6 +314,46 @@ def show(part: RenderableType) -> None:
         console().print(part)
 
 
+class WholeWords(Table):
+    """A table whose words stay whole: where the terminal is too narrow for that, a block of lines per row."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Render as a table, or as blocks."""
+        least = [_longest(column, words=not column.no_wrap) for column in self.columns]
+        most = [max(_longest(column, words=False), some) for column, some in zip(self.columns, least, strict=True)]
+        for padding in ((0, 1), (0, 1, 0, 0)):
+            self.padding = padding
+            # Edges and separators are one character each.
+            room = options.max_width - len(least) * sum(self.padding[1::2]) - len(least) - 1
+            if room >= sum(least):
+                widths = list(least)
+                # A character each in turn: narrow columns are whole first.
+                while sum(widths) < min(room, sum(most)):
+                    for place, width in enumerate(widths):
+                        widths[place] += width < most[place] and sum(widths) < room
+                for column, width in zip(self.columns, widths, strict=True):
+                    column.width = width
+                yield from super().__rich_console__(console, options)
+                return
+        if self.title is not None:
+            yield self.title
+        rows = list(zip(*(column.cells for column in self.columns), strict=True))
+        for number, row in enumerate(rows, 1):
+            yield Text(f"\nrow {number} of {len(rows)}", style="dim")
+            block = Table.grid(padding=(0, 2, 0, 0))
+            for column, cell in zip(self.columns, row, strict=True):
+                block.add_row(column.header, cell)
+            yield block
+
+
+def _longest(column: Column, *, words: bool) -> int:
+    """Return the width of a column's longest word, or of its longest cell."""
+    texts = [str(column.header), *map(str, column.cells)]
+    parts = [word for text in texts for word in text.split()] if words else texts
+    longest = max(map(cell_len, parts), default=1)
+    return min(longest, _LONGEST_WORD) if words else longest
+
+
 def table(
     headings: Sequence[str], rows: Iterable[Iterable[object]], *, title: str | None = None, right: Collection[str] = ()
 ) -> Table:
@@ -326,7 +369,7 @@ def table(
         Headings of the columns of numbers.
     """
     # Wide enough for its title, up to a usual terminal.
-    rendered = Table(
+    rendered = WholeWords(
         title=None if title is None else Text(visible(title)),
         title_justify="left",
         box=SIMPLE,

@@ -25,6 +25,8 @@ def terms_lines(terms: Terms, *, planned: bool = False, what: str | None = None)
     if terms.group_size > 1:
         price += f"; the account charges the joint loss of {terms.group_size} rows per person"
     yield f"price: {price}; charged before, not charged again" if terms.paid else f"{made} {price}"
+    if planned:
+        yield _noise_line(terms, "each count of a value or class" if what is None else "each cell")
     if not planned:
         name = terms.description[:12]
         yield f"description {name}: in MLflow, and exported with `unitball export {name} --out description.zip`"
@@ -40,6 +42,13 @@ def terms_lines(terms: Terms, *, planned: bool = False, what: str | None = None)
         f"account {terms.account}: {left}cap epsilon {cap} at delta {terms.cap_delta:g}, unit {terms.unit}, "
         f"relation {terms.relation}; spent {_epsilon(terms.spent)}"
     )
+
+
+def _noise_line(terms: Terms, counted: str) -> str:
+    """Return how much noise each count has, in rows or people and as a share of all of them."""
+    share = f" ({100 * terms.deviation / terms.rows:.2g} % of all)" if terms.rows else ""
+    bars = f", {terms.bar_deviation:.3g} on each of {terms.bars} bars of a number" if terms.bars else ""
+    return f"noise: standard deviation of {terms.deviation:.3g} {plural(terms.unit)} on {counted}{share}{bars}"
 
 
 def plural(unit: str) -> str:

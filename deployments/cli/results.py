@@ -51,8 +51,6 @@ _SHOWN = (
 _CALLED = {"r2": "R²", "mae": "mean absolute error"}
 _ERRORS = "SELECT * FROM metrics WHERE party = 'all' AND metric IN ('mae', 'r2')"
 
-# Columns with less than this on average cannot be read; wider answers are printed one record after another.
-_NARROWEST = 8
 # Curves and matrices are for --json and figures.
 _LONGEST = 400
 # Values of one column that are printed.
@@ -90,7 +88,7 @@ def results(
             if any(record.get(name) is not None or record.get(f"{name}_reason") for record in records)
         ]
         records = [{name: record.get(name) for name in used} for record in records]
-    return Answer({"rows": records}, [*_shown(records), *told])
+    return Answer({"rows": records}, [*_shown(records, whole=sql is not None), *told])
 
 
 def _said(records: Sequence[Record]) -> list[Record]:
@@ -107,17 +105,15 @@ def _said(records: Sequence[Record]) -> list[Record]:
     ]
 
 
-def _shown(records: Sequence[Record]) -> Iterator[RenderableType]:
+def _shown(records: Sequence[Record], *, whole: bool) -> Iterator[RenderableType]:
     records = _said(records)
+    if not whole and all(record.get("metrics_weigh") in (None, "rows") for record in records):
+        # The usual case takes no room.
+        records = [{name: value for name, value in record.items() if name != "metrics_weigh"} for record in records]
     if not records:
         yield "no rows"
-    elif len(records[0]) * _NARROWEST <= console().width:
-        yield table([*records[0]], ((_cell(value, name) for name, value in record.items()) for record in records))
     else:
-        for number, record in enumerate(records, 1):
-            shown = table(("", ""), ((name, _cell(value, name)) for name, value in record.items()))
-            shown.title, shown.show_header = f"row {number} of {len(records)}", False
-            yield shown
+        yield table([*records[0]], ((_cell(value, name) for name, value in record.items()) for record in records))
 
 
 def _with_errors(records: list[Record], query: Callable[[str], list[Record]]) -> list[Record]:

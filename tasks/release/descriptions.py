@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from typing import TypedDict
+from typing import TypedDict, cast
 
 import numpy as np
 
@@ -36,6 +36,8 @@ from dpalgos.column_margins import (
     value_counts,
     value_share,
 )
+from dpalgos.evaluators.column_histograms import ColumnHistograms
+from dpalgos.evaluators.noisy_sums import NoisySums
 from dpalgos.guarantees import GaussianMu
 from dpalgos.histograms import ColumnCounts
 from dpalgos.measured import TOO_MUCH_NOISE, in_digits
@@ -47,6 +49,7 @@ from tasks.accounts.reports import budget_report
 from tasks.accounts.room import OneMore
 from tasks.datasets.scales import Scale, Worth, label_of, same_columns, scales_of
 from tasks.planning.configuration import Json
+from tasks.planning.releases import PlannedRelease
 from tasks.preparation.paid_counts import paid_counts
 from tasks.release.column_counts import counts_of, plan_counts, version_of
 from tasks.release.single import SinglePlan
@@ -138,6 +141,12 @@ class Terms:
         Of the release, for one row or person.
     rows, columns, bins : int
         n; d, all counted columns, the label among them; T, 0 where columns have their own cells.
+    deviation : float
+        Standard deviation of the noise of the count of a value or a class, or of a cell of a pair of columns.
+    bars : int
+        Bars that this noise allows for each number; 0 without numbers, or with too much noise.
+    bar_deviation : float
+        The largest of the noise of the count of a bar; 0 without bars.
     unit, trust : str
     parties : tuple of str
         Each of whom pays.
@@ -169,6 +178,9 @@ class Terms:
     rows: int
     columns: int
     bins: int
+    deviation: float
+    bars: int
+    bar_deviation: float
     parties: tuple[str, ...]
     trust: str
     account: str
@@ -247,6 +259,7 @@ def terms_of(plan: SinglePlan, *, paid: bool) -> Terms:
         rows=dataset.rows,
         columns=len(dataset.columns) + 1,
         bins=int(str(parameters.get("bins", 0))),
+        **_noise_of(planned),
         parties=planned.parties,
         trust=planned.trust.name,
         unit=str(dataset.unit),
@@ -256,6 +269,23 @@ def terms_of(plan: SinglePlan, *, paid: bool) -> Terms:
         description=plan.run.run_key,
         **own,
     )
+
+
+class _Noise(TypedDict):
+    deviation: float
+    bars: int
+    bar_deviation: float
+
+
+def _noise_of(planned: PlannedRelease) -> _Noise:
+    """Return the noise of each count, from public numbers: the same before and after the release."""
+    algorithm, setting = cast(NoisySums, planned.build()), planned.setting
+    if not isinstance(algorithm, ColumnHistograms):
+        return {"deviation": algorithm.deviation(setting) * setting.noise_factor, "bars": 0, "bar_deviation": 0.0}
+    counts = ColumnCounts.of_release(np.zeros(algorithm.sum_shape(setting)), algorithm, setting)
+    drawn = most_bars(counts) if counts.layout.lines else 0
+    reach = float(counts.coarser(drawn).count_deviations().max()) if drawn else 0.0
+    return {"deviation": counts.deviation, "bars": drawn, "bar_deviation": reach}
 
 
 class _Account(TypedDict):

@@ -427,6 +427,13 @@ def test_a_first_describe_opens_the_account_and_the_second_costs_nothing(command
     assert len(frame) == sum(len(column["figures"]) for column in [first["label"], *first["columns"]])
     assert (tmp_path / "clinic.png").read_bytes()[:4] == b"\x89PNG"
     assert len(open_ledger().charges("clinic-2026")) == 1
+    # The noise that a plan states is the noise of the released counts.
+    (ages,) = [column for column in first["columns"] if column["name"] == "age"]
+    assert sum(one["what"] == "bar" for one in ages["figures"]) == first["terms"]["bars"]
+    (wards,) = [column for column in first["columns"] if column["name"] == "ward"]
+    for of, what, deviation in ((wards, "count", "deviation"), (ages, "bar", "bar_deviation")):
+        widths = [one["high"] - one["low"] for one in of["figures"] if one["what"] == what and one["low"]]
+        assert max(widths) / 2 == pytest.approx(1.96 * first["terms"][deviation], rel=0.02)
     # Another budget is another release.
     commands.succeeds("describe", "clinic", "--epsilon", 0.4)
     assert len(open_ledger().charges("clinic-2026")) == 2
@@ -436,7 +443,9 @@ def test_a_plan_charges_nothing_and_what_exceeds_the_cap_is_refused(commands: Co
     commands.succeeds("ingest", "clinic", "--path", CLINIC, *WORDS, *CAP)
     plan = commands.succeeds("describe", "clinic", "--epsilon", 0.5, "--plan")
     assert (plan["rows"], plan["columns"], plan["paid"], plan["spent"]) == (4000, 6, False, 0.0)
-    assert "price: epsilon 0.5" in commands("describe", "clinic", "--epsilon", 0.5, "--plan").out
+    lines = commands("describe", "clinic", "--epsilon", 0.5, "--plan").out
+    assert "price: epsilon 0.5" in lines
+    assert f"deviation of {plan['deviation']:.3g} rows" in lines
     commands("describe", "clinic", "--epsilon", 4).refused(
         3, "cap of epsilon 3", "remaining: one more release of histograms of the columns of epsilon up to 3."
     )
