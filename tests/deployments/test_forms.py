@@ -147,12 +147,12 @@ def test_more_is_merged_into_the_configuration() -> None:
     ("more", "says"),
     [
         ({"partys": 3}, ["'partys'", "3", "parties"]),
-        ({"epsilon": 2.0}, ["epsilon", "2.0", "field of its own"]),
+        ({"epsilon": 2.0}, ["epsilon", "2.0", "separate field"]),
         ({"dataset": "iris"}, ["dataset", "'iris'", "omit it here"]),
         ({"parties": 0}, ["parties", "greater than or equal to 1", "got 0"]),
         ({"delta": "much"}, ["delta", "'much'"]),
         ({"projection": "no-such"}, ["no-such", "nearest"]),
-        ({"trainer": "noisy-gd", "algorithm": "unitball"}, ["algorithm", "field of its own"]),
+        ({"trainer": "noisy-gd", "algorithm": "unitball"}, ["algorithm", "separate field"]),
         ({"config": {"parties": 3}}, ["'config'", "nearest"]),
     ],
 )

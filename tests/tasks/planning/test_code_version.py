@@ -201,7 +201,7 @@ def test_texts_of_errors_change_no_version_and_what_they_carry_does(old: str, ne
 
 def test_a_sentence_of_a_guarantee_changes_no_version_and_its_code_does(tree: Path) -> None:
     before, solver = version(), version("trainers", "output-perturbation")
-    edit(tree / "dpalgos/sentences.py", "in the solver's certificate", "in what the solver certifies")
+    edit(tree / "dpalgos/sentences.py", "for the solver's certificate", "in what the solver certifies")
     assert (version(), version("trainers", "output-perturbation")) == (before, solver)
     edit(tree / "dpalgos/trainers/output_perturbation.py", 'coded("arithmetic-of-solvers")', 'coded("no-noise")')
     assert version() == before
