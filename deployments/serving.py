@@ -115,7 +115,7 @@ class ServeError(EngineError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Serving:
-    """Where and what to serve.
+    """Addresses and parts to serve.
 
     Parameters
     ----------

@@ -38,7 +38,7 @@ class Aggregator(ABC, Generic[Released, Made]):
 
 
 class BasisAggregator(Aggregator[Projection, Projection]):
-    """What puts parties' bases together."""
+    """Base of aggregators of parties' bases."""
 
     combines: ClassVar[str] = Projection.kind
 

@@ -241,7 +241,7 @@ class IntegerNoise(Protocol):
 
 
 class Summation(Protocol):
-    """How the parties' integer vectors become one noisy integer vector."""
+    """Summation of the parties' integer vectors to one noisy integer vector."""
 
     def release(self, step: str, contributions: Sequence[Ints], distribution: IntegerNoise) -> Ints:
         """Return the sum of the contributions (equal shapes) plus noise; ask for each of them once."""
@@ -387,7 +387,7 @@ class Refused(str):
 
 @dataclass(frozen=True, kw_only=True)
 class Algorithm(Bounded, ABC):
-    """What a registered algorithm says about itself: a frozen dataclass, its parameters validated when it is made.
+    """Base of registered algorithms: a frozen dataclass whose parameters are validated at construction.
 
     A subclass states ``source`` and whichever of the other class facts differ from what stands here, and says what is
     proved about it: ``guarantee``. Its parameters are its fields, which declare their bounds
@@ -684,7 +684,7 @@ class DirectAlgorithm(Protocol):
 
 @runtime_checkable
 class Diagnosing(Protocol):
-    """What a direct algorithm may add: numbers about its training, for public data only.
+    """Optional protocol of direct algorithms: numbers about the training, for public data only.
 
     The numbers (an objective value, iterations, a duality gap) are computed from the rows without noise, also if the
     release itself has noise. A task may call ``diagnostics`` in place of ``fit`` where the rows are public, and then
@@ -699,7 +699,7 @@ class Diagnosing(Protocol):
 
 @runtime_checkable
 class AdditiveNoise(Protocol):
-    """What a direct algorithm may add: its release is made of one exact vector plus noise, and of nothing else.
+    """Optional protocol of direct algorithms: the release depends on one exact vector plus noise, and on nothing else.
 
     ``fit`` releases what it makes of one such noisy vector; an audit draws many at once.
     """

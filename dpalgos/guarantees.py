@@ -63,7 +63,7 @@ RELATIONS: tuple[Neighbours, ...] = (Neighbours.REPLACE_ONE, Neighbours.REPLACE_
 
 
 class Trust(StrEnum):
-    """Who sees what: each party's own noisy release, a masked sum only, or one trusted curator."""
+    """Trust model: the server sees each party's noisy release, only a masked sum, or one curator is trusted."""
 
     LOCAL = "local"
     SECAGG = "secagg"
@@ -156,12 +156,12 @@ class PrivateSelection(Bounded):
 
     @property
     def selected(self) -> ApproximateDP:
-        """What the selection guarantees."""
+        """Guarantee of the selection."""
         return ApproximateDP(self.epsilon, self.delta)
 
     @property
     def all_candidates(self) -> GaussianMu:
-        """What all candidates guarantee together, rounded up (Dong, Roth, Su 2022, Corollary 2)."""
+        """Joint guarantee of all candidates, rounded up (Dong, Roth, Su 2022, Corollary 2)."""
         return GaussianMu(self.mu * math.sqrt(self.candidates) * (1 + 1e-15))
 
 
@@ -217,7 +217,7 @@ def loss_from_json(data: dict[str, Any]) -> Loss:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a paper says of its algorithm, and where that fails.
+    """A paper's claim about its algorithm, and the flaw of its proof.
 
     Parameters
     ----------
@@ -295,7 +295,7 @@ class Setting(Bounded):
 
 @dataclass(frozen=True, slots=True)
 class Guarantee:
-    """What is proved about one release.
+    """The proved guarantee of one release.
 
     Parameters
     ----------

@@ -33,7 +33,7 @@ _NEAR, _WIDE = 0.01, 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """What a metric's values mean.
+    """Meaning of a metric's values.
 
     Parameters
     ----------

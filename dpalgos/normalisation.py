@@ -15,7 +15,7 @@ RowMap: TypeAlias = Callable[[Floats], Floats]
 
 
 class Normalisation(ABC):
-    """What is registered under ``normalisations``."""
+    """Base of classes registered under ``normalisations``."""
 
     row_local: ClassVar[bool]
     """Whether each row is mapped by itself; what looks at other rows is refused on private data."""

@@ -16,7 +16,7 @@ from dpalgos.rows import Array, Ints
 
 @dataclass(frozen=True, kw_only=True)
 class Partition(Bounded, ABC):
-    """What is registered under ``partitions``."""
+    """Base of classes registered under ``partitions``."""
 
     content_dependent: ClassVar[bool] = False
     """Whether the rows' labels decide who gets them: for simulation on public data only."""

@@ -224,7 +224,7 @@ _AIMS = "balanced, f1, recall=0.8 (a share), or cost=1:20 (of a false alarm, and
 
 @dataclass(frozen=True)
 class Aim:
-    """What a threshold is chosen for: ``balanced``, ``f1``, ``recall=SHARE`` or ``cost=FALSE:MISSED``."""
+    """Goal of a threshold: ``balanced``, ``f1``, ``recall=SHARE`` or ``cost=FALSE:MISSED``."""
 
     kind: str
     numbers: tuple[float, ...] = ()
@@ -262,7 +262,7 @@ class Aim:
 
 @dataclass(frozen=True)
 class Calibration:
-    """What turns a score into a probability of the second class, and the score above which it is predicted.
+    """Map from a score to the probability of the second class, and the score above which it is predicted.
 
     Parameters
     ----------

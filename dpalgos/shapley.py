@@ -75,7 +75,7 @@ class Player:
 
 @dataclass(frozen=True)
 class ShapleyValues:
-    """What each column adds to the scores of some rows.
+    """Contribution of each column to the scores of some rows.
 
     Parameters
     ----------
@@ -212,7 +212,7 @@ def _places(shares: Floats, uniform: Floats) -> Ints:
 
 @dataclass(frozen=True)
 class Explainer:
-    """What divides scores among columns: the same orders and reference rows for every row.
+    """Divides scores among columns, with the same orders and reference rows for every row.
 
     Parameters
     ----------
@@ -255,7 +255,7 @@ class Explainer:
 
     @property
     def scores_per_row(self) -> int:
-        """How many rows are scored for each that is explained."""
+        """Number of scored rows per explained row."""
         return 2 * len(self.reference) * (len(self.players) - 1) + 1
 
     def values(self, rows: Floats) -> ShapleyValues:

@@ -16,7 +16,7 @@ from tasks.tracking.audits import VIOLATION, InUse, algorithms_in_use
 
 
 class PrivacyViolationError(Exception):
-    """What is stated of an algorithm was refuted at confidence 1 − 10⁻⁹."""
+    """A stated guarantee of an algorithm was refuted at confidence 1 − 10⁻⁹."""
 
 
 @flow(name="privacy-audit", persist_result=False)

@@ -80,7 +80,7 @@ def frontier_sweep(
 
 
 class Outcome(BaseModel, frozen=True):
-    """What became of a point."""
+    """Outcome of a point."""
 
     point: Point
     result: RunResult | None = None

@@ -245,7 +245,7 @@ def declared_table(layout: Layout, ref: DatasetRef) -> Mapping[str, Any] | None:
 
 @dataclass(frozen=True, slots=True)
 class IngestionReport:
-    """What became of every row that ingestion read.
+    """Outcome of ingestion for every row that was read.
 
     Attributes
     ----------

@@ -13,7 +13,7 @@ from tasks.accounts.room import OneMore
 
 @dataclass(frozen=True, kw_only=True)
 class Charge:
-    """What one run, or one fit, has cost.
+    """Cost of one run or one fit.
 
     Attributes
     ----------

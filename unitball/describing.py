@@ -1,4 +1,4 @@
-"""What a table's columns hold, as a data frame."""
+"""Contents of a table's columns, as a data frame."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How rows in memory become a model: one plan, carried out in memory of public rows and by the door of private ones."""
+"""Fit models on rows in memory: one plan, carried out in memory for public rows and by the door for private ones."""
 
 import math
 import os
@@ -98,7 +98,7 @@ class Grouped:
 
     @property
     def records(self) -> int:
-        """How many people they are."""
+        """Number of people."""
         return len(np.unique(self.names))
 
 
@@ -171,7 +171,7 @@ class Encoded:
 
 @dataclass(frozen=True, kw_only=True)
 class Fitted:
-    """What a fit leaves.
+    """Result of a fit.
 
     Attributes
     ----------
@@ -207,7 +207,7 @@ class Fitted:
 
     @property
     def charges(self) -> list[dict[str, Any]]:
-        """Of each release that reads rows what it is, what it costs by itself, who pays, the beginning of its key."""
+        """Name, price, payer and first digits of the key of each release that reads rows."""
         return [
             charge_of(release, self._epsilon(release), self.account)
             for release in self.plan.releases
@@ -419,7 +419,7 @@ def fit_through_the_door(
 
 @dataclass(frozen=True, kw_only=True)
 class Reduced:
-    """What a fit of a basis leaves.
+    """Result of a fit of a basis.
 
     Attributes
     ----------
@@ -442,7 +442,7 @@ class Reduced:
 
     @property
     def charges(self) -> list[dict[str, Any]]:
-        """What the release is and costs, who pays, and the beginning of its key."""
+        """Name, price, payer and first digits of the key of the release."""
         alone = self.proved_with(self.planned.guarantee().losses)
         return [charge_of(self.planned, rounded_up(alone.epsilon, 4), self.account)]
 

@@ -1,4 +1,4 @@
-"""What is proved of a fitted model, and what no guarantee of an estimator covers."""
+"""Guarantees of fitted models, and the limits of an estimator's guarantee."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -24,7 +24,7 @@ IN_MEMORY_ALONE = (
 
 @dataclass(frozen=True, repr=False)
 class FitGuarantee:
-    """What is proved of a fitted model, and what is outside.
+    """Guarantee of a fitted model, and its limits.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What scores of a private transformer rest on, carried along with them to what is fitted on them.
+"""Releases on which scores of a private transformer rest, carried with the scores to the next estimator.
 
 Scores are numbers of rows under a basis that was released of other rows, or of these: a model of them guarantees no
 more than both releases together. So a transformer marks its output, and an estimator that is fitted on it composes the

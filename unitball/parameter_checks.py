@@ -1,4 +1,4 @@
-"""What estimators refuse of their parameters and labels, naming the parameter, the value and what to give."""
+"""Checks of estimators' parameters and labels; errors name the parameter, the value and the way out."""
 
 import math
 import re

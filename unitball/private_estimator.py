@@ -1,4 +1,4 @@
-"""What the estimators share: their parameters, a fit by the same plans, door and ledger as the flows, and scores."""
+"""Base of the estimators: parameters, a fit by the same plans, door and ledger as the flows, and scores."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What every step shares that fits on private rows: its parameters, whose account pays, rows as they are encoded."""
+"""Base of all steps that fit on private rows: parameters, the account that pays, and encoded rows."""
 
 import hashlib
 import os
@@ -40,7 +40,7 @@ from unitball.wording import spoken_in_python
 
 @dataclass(eq=False, repr=False)
 class PrivateStep(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
-    """What all estimators share that fit on private rows: account, declarations, encoded rows.
+    """Base of all estimators that fit on private rows: account, declarations, encoded rows.
 
     The fields are the parameters of all: a data class has the constructor that scikit-learn's cloning asks for.
     """

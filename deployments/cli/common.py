@@ -244,7 +244,7 @@ def agree(price: "Price | None", *, asks: bool, yes: bool, way_out: str = "give 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a command answers.
+    """Answer of a command.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What a description costs, and its numbers with their margins, as lines of a terminal."""
+"""Price of a description, and its numbers with their margins, as lines of a terminal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def terms_lines(terms: Terms, *, planned: bool = False, what: str | None = None) -> Iterator[str]:
-    """Yield the price of a release and who pays; ``what`` is counted, single columns where None."""
+    """Yield the price of a release and its payer; ``what`` names the counted objects. Default: single columns."""
     parties = len(terms.parties)
     several = f", {parties} parties under trust {terms.trust} (each is charged)" if parties > 1 else ""
     counted = f"{terms.columns} counted columns in {terms.bins} bins" if what is None else what
@@ -61,7 +61,7 @@ def _epsilon(number: float | None) -> str:
 
 
 def unmeasured() -> str:
-    """Return what stands for a number that nothing is said of."""
+    """Return the text in place of a number that cannot be measured."""
     from tasks.release.descriptions import UNMEASURED
 
     return UNMEASURED

@@ -1,4 +1,4 @@
-"""How the results of runs on one data set are shown: a table, and the sentences below it."""
+"""Printed results of runs on one data set: a table, and the sentences below it."""
 
 from __future__ import annotations
 

@@ -385,7 +385,7 @@ def as_selected(losses: Sequence[Loss]) -> tuple[Loss, ...]:
 
 
 def compose(losses: Sequence[Loss]) -> PrivacyProfile:
-    """Return what all these releases together are proved to cost.
+    """Return the proved cost of all these releases together.
 
     For one plan: the losses are fixed before anything is released (what each release computes may still depend on
     earlier ones). Losses chosen in view of outputs need a filter: :mod:`dpalgos.accounting.spending`.
@@ -665,7 +665,7 @@ def trade_off(losses_by_party: Iterable[Sequence[Loss]], alphas: Sequence[float]
 
 
 class Promise(TypedDict):
-    """What a release promises beyond any one (epsilon, delta), for its manifest."""
+    """Guarantee of a release beyond any one (epsilon, delta), for its manifest."""
 
     mu: float | None
     trade_off: list[tuple[float, float]] | None

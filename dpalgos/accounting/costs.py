@@ -191,7 +191,7 @@ def _kind(kind: type[Loss]) -> _Kind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
-    """How a run's budget is split over its stages.
+    """Split of a run's budget over its stages.
 
     Parameters
     ----------
@@ -481,7 +481,7 @@ class Totals(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PlanCost:
-    """What one plan costs one party; infinity (null in JSON) where a quantity does not exist.
+    """Cost of one plan to one party; infinity (null in JSON) where a quantity does not exist.
 
     Parameters
     ----------
@@ -584,7 +584,7 @@ def _merged(losses: Sequence[Loss]) -> tuple[Loss, ...]:
 def price(
     releases: Sequence[tuple[Sequence[str], Sequence[Loss]]], delta: float, *, rows_per_person: int = 1
 ) -> dict[str, PlanCost]:
-    """Return what a plan costs each party.
+    """Return the cost of a plan to each party.
 
     Parameters
     ----------

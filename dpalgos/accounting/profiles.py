@@ -397,7 +397,7 @@ _ZCDP_NODES = 1500
 
 
 class PrivacyProfile(Protocol):
-    """What a composition is proved to cost, as a curve."""
+    """Proved cost of a composition, as a curve."""
 
     def epsilon(self, delta: float) -> float:
         """Return an epsilon at which the composition is (epsilon, delta)-DP; infinite where there is none."""

@@ -336,7 +336,7 @@ class Earlier:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilterInForce:
-    """Where an account stands in its series of filters.
+    """Position of an account in its series of filters.
 
     Parameters
     ----------
@@ -454,7 +454,7 @@ class FilterCap(Bounded):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spent:
-    """What a history of plans costs.
+    """Cost of a history of plans.
 
     Parameters
     ----------
@@ -616,7 +616,7 @@ class SummedHistory:
 
     @functools.cached_property
     def total_costs(self) -> Mapping[str, Mapping[str, _TotalCost]]:
-        """What each party's rows have paid in each partition, each sum rounded once."""
+        """Return the total cost of each party's rows in each partition, each sum rounded once."""
         return {name: self._with_common(name, parties) for name, parties in self.accounts.items()}
 
     def _with_common(self, partition: str, parties: Mapping[str, _Account]) -> dict[str, _TotalCost]:

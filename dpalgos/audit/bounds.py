@@ -392,7 +392,7 @@ Observation = Mapping[str, Value]
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """What tells two worlds apart.
+    """Statistics that distinguish two worlds.
 
     Parameters
     ----------
@@ -509,7 +509,7 @@ _GRID, _SPLIT = 120, 0.1
 
 @dataclass(frozen=True, slots=True)
 class Attack:
-    """How an attack does, or the most that a guarantee leaves it.
+    """Success of an attack, or the largest success that a guarantee allows.
 
     Parameters
     ----------

@@ -78,7 +78,7 @@ Curve = list[tuple[float, float]]
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    """What an experiment shows.
+    """Findings of an experiment.
 
     Parameters
     ----------
@@ -116,7 +116,7 @@ def one_by_one(run: Callable[[bool, int], Outputs]) -> Runs:
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How many runs an audit makes where it is not told.
+    """Default number of runs of an audit.
 
     Parameters
     ----------
@@ -158,7 +158,7 @@ USUAL_BUDGET = (1.0, 1e-5)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditOptions:
-    """How an audit is made.
+    """Options of an audit.
 
     Parameters
     ----------
@@ -332,7 +332,7 @@ TIGHT = 0.8
 
 
 class Verdict(StrEnum):
-    """What follows from a lower bound."""
+    """Conclusion from a lower bound."""
 
     VIOLATES = "violates its claim"
     CONSISTENT = "consistent"
@@ -358,7 +358,7 @@ def verdict_of(lower_bound: float, gaussian_bound: float | None, stated: float) 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stated:
-    """What is said of a release or of a whole run at delta.
+    """Stated guarantee of a release or of a whole run at delta.
 
     Parameters
     ----------
@@ -375,7 +375,7 @@ class Stated:
 
     @property
     def proved_epsilon(self) -> float | None:
-        """What is proved; None where nothing is."""
+        """The proved epsilon; None where nothing is proved."""
         if self.costs is None:
             return None
         return max((compose(cost).epsilon(self.delta) for cost in self.costs), default=0.0)
@@ -397,7 +397,7 @@ class Stated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What every audit reports; all of it is about synthetic or public rows.
+    """Report of an audit; everything in it is about synthetic or public rows.
 
     Parameters
     ----------

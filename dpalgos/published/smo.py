@@ -227,7 +227,7 @@ RULES: Mapping[str, Callable[[float], WorkingSetRule]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solution:
-    """What SMO ends with.
+    """Result of SMO.
 
     Parameters
     ----------

@@ -298,7 +298,7 @@ def _form(kind: type) -> tuple[bytes, TypeAdapter[object]]:
 
 @dataclass(frozen=True, kw_only=True)
 class RoundParameters(Wire, Bounded):
-    """What all parties know before a session starts; its digest enters every key, so nothing carries over.
+    """Parameters that all parties know before a session; their digest enters every key, so nothing carries over.
 
     A session is one key agreement and a fixed number of sums (steps) of equal length under it.
 
@@ -352,7 +352,7 @@ class ToServer(Wire):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToParty(Wire):
-    """What the server sends one party in a session."""
+    """Message of the server to one party in a session."""
 
     session: Digest
     recipient: Number

@@ -363,7 +363,7 @@ class TruexGaussian(Bounded):
 
     @property
     def share(self) -> DiscreteGaussian:
-        """What each party adds."""
+        """Noise that each party adds."""
         return DiscreteGaussian(self.sigma / math.sqrt(self.honest - 1))
 
     def sample(self, count: int, stream: RandomStream) -> Ints:

@@ -157,7 +157,7 @@ ANSWERS: dict[Stage, type[Answer]] = dict(
 
 
 class Transport(Protocol[A, R]):
-    """How requests and answers travel between a server and its parties."""
+    """Transport of requests and answers between a server and its parties."""
 
     def ask(self, stage: Stage) -> A:
         """Bring the server's requests to the parties, and return the answers of those that gave one in time."""
@@ -287,7 +287,7 @@ class Party:
 
 
 class ServerMemory(Protocol):
-    """What the server remembers of a session and of one sum under it."""
+    """The server's memory of a session and of one sum in it."""
 
     def get(self, kind: type[W], name: str) -> W | None:
         """Return what is kept under a name, None where nothing is."""

@@ -344,7 +344,7 @@ whole session, or no masked vector or no unmasking shares, in every step."""
 
 
 class Masking(NamedTuple):
-    """How the parties of a sum mask what they send.
+    """Masking of the vectors that the parties of a sum send.
 
     Attributes
     ----------

@@ -45,7 +45,7 @@ _MOST_CELLS = 2**21
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """What a synthesis releases.
+    """Releases of a synthesis.
 
     Parameters
     ----------

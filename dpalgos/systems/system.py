@@ -99,7 +99,7 @@ def averaged(trainer: AlgorithmSpec, projection: AlgorithmSpec | None = None) ->
 
 @dataclass(frozen=True, kw_only=True)
 class PublicFacts(Setting):
-    """What is known of a run before any row is read: all that a choice of parts may depend on.
+    """Public facts about a run, known before any row is read: a choice of parts may depend only on these.
 
     Parameters
     ----------

@@ -32,7 +32,7 @@ EVERYONE = "all"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrustModel:
-    """Who sees what; a subclass's fields are its own settings, checked when it is made.
+    """Trust model: what each side sees. A subclass's fields are its settings, checked at construction.
 
     Attributes
     ----------

@@ -19,7 +19,7 @@ Flags = NDArray[np.bool_]
 
 
 class MissingRows(StrEnum):
-    """What happens to a row with a missing cell."""
+    """Treatment of a row with a missing cell."""
 
     REFUSE = "refuse"
     """The ingestion stops, naming line and column."""
@@ -87,7 +87,7 @@ class Column(ABC):
     @property
     @abstractmethod
     def bound(self) -> str:
-        """What it admits, for messages."""
+        """Admitted values, for messages."""
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -101,7 +101,7 @@ class Column(ABC):
 
     @property
     def numbers(self) -> int:
-        """How many of its features are numbers."""
+        """Number of numeric features."""
         return len(self.features)
 
     @property
@@ -111,7 +111,7 @@ class Column(ABC):
 
     @property
     def width(self) -> int:
-        """How many features it becomes."""
+        """Number of features of the column."""
         return len(self.features)
 
     @property

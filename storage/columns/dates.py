@@ -153,7 +153,7 @@ def _names_days(form: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Days(Numeric):
-    """How many days lie between two dates of the same row, as a number in a declared range.
+    """Number of days between two dates of the same row, in a declared range.
 
     Parameters
     ----------

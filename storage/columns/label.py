@@ -20,7 +20,7 @@ from storage.recoding import Recoding
 
 @dataclass(frozen=True)
 class Label(Column):
-    """What is to be predicted: one of declared classes, or a number in a declared range.
+    """The label: one of the declared classes, or a number in a declared range.
 
     Parameters
     ----------

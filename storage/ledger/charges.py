@@ -178,7 +178,7 @@ class PlanRecord:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What an account has spent, as the policy sees it.
+    """Spending of an account, as the policy sees it.
 
     Parameters
     ----------
@@ -198,7 +198,7 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What the policy says about a plan.
+    """Decision of the policy on a plan.
 
     Parameters
     ----------

@@ -154,7 +154,7 @@ class Chain:
 
 @dataclass(frozen=True, slots=True)
 class HighWaterMark:
-    """What a high-water mark says.
+    """Content of a high-water mark.
 
     Parameters
     ----------

@@ -47,7 +47,7 @@ _RELIED_ON_SECONDS = 600.0
 
 
 class Kind(StrEnum):
-    """What an entry records.
+    """Kind of a ledger entry.
 
     A further kind is another format of the ledger: a version that does not know it cannot say what was spent.
     """

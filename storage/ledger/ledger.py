@@ -66,7 +66,7 @@ class OutputOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChargeOutcome:
-    """What a charge did.
+    """Outcome of a charge.
 
     Parameters
     ----------

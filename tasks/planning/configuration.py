@@ -199,7 +199,7 @@ class DataSettings(BaseModel, frozen=True, extra="forbid"):
 
 
 class BudgetSettings(BaseModel, frozen=True, extra="forbid"):
-    """What a run may cost."""
+    """Budget of a run."""
 
     epsilon: Annotated[
         float | None,
@@ -230,7 +230,7 @@ class BudgetSettings(BaseModel, frozen=True, extra="forbid"):
 
 
 class AlgorithmSettings(BaseModel, frozen=True, extra="forbid"):
-    """What runs: a named system or its parts, and their parameters."""
+    """Algorithm of a run: a named system or its parts, and their parameters."""
 
     heading: ClassVar[str] = "Algorithm and features"
 
@@ -378,11 +378,11 @@ class TrustSettings(BaseModel, frozen=True, extra="forbid"):
 
 
 class SystemSettings(TrustSettings, AlgorithmSettings, frozen=True, extra="forbid"):
-    """What runs, and who is trusted."""
+    """Algorithm and trust model of a run."""
 
 
 class PartitionSettings(BaseModel, frozen=True, extra="forbid"):
-    """Which party holds which row, and which rows are held out."""
+    """Assignment of rows to parties, and held-out rows."""
 
     heading: ClassVar[str] = "Parties and held-out rows"
 
@@ -422,7 +422,7 @@ class PartitionSettings(BaseModel, frozen=True, extra="forbid"):
 
 
 class EvaluationSettings(BaseModel, frozen=True, extra="forbid"):
-    """What is measured of the model."""
+    """Evaluation of the model."""
 
     heading: ClassVar[str] = "Evaluation"
 
@@ -519,7 +519,7 @@ class HorizonSettings(BaseModel, frozen=True, extra="forbid"):
 
 
 class NoiseSettings(BaseModel, frozen=True, extra="forbid"):
-    """Which draw of noise it is."""
+    """Selection of the noise."""
 
     heading: ClassVar[str] = "Repetition and deadline"
 
@@ -540,7 +540,7 @@ class NoiseSettings(BaseModel, frozen=True, extra="forbid"):
 
 
 class DeadlineSettings(BaseModel, frozen=True, extra="forbid"):
-    """When releases of private rows appear."""
+    """Time at which releases of private rows appear."""
 
     heading: ClassVar[str] = "Repetition and deadline"
 

@@ -188,7 +188,7 @@ class PlannedRelease(_Identified):
 
     @property
     def charged_parties(self) -> tuple[str, ...]:
-        """Who pays, in the ledger: the parties whose rows are read."""
+        """The parties that pay, in the ledger: those whose rows are read."""
         return self.parties
 
     @property

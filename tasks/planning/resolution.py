@@ -32,7 +32,7 @@ _OTHERS = ("partition.", "trust.", "features.", "public.", "tuned.")
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Resolved:
-    """What a configuration asks for.
+    """The system and parameters that a configuration requests.
 
     Parameters
     ----------

@@ -107,7 +107,7 @@ class Difference(Figure):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedColumn:
-    """What is said of one column, or of the label.
+    """Figures of one column, or of the label.
 
     Parameters
     ----------
@@ -133,7 +133,7 @@ class DescribedColumn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """What a release costs, and the account that pays.
+    """Price of a release, its noise, and the account that pays.
 
     Parameters
     ----------
@@ -222,7 +222,7 @@ class VersionComparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
-    """What a release says of a table."""
+    """Description of a table by a release."""
 
     terms: Terms
     label: DescribedColumn

@@ -75,7 +75,7 @@ class GroupDifference(BaseModel, frozen=True):
 
 
 class ByGroup(BaseModel, frozen=True):
-    """How a model does for each group of the rows by one declared column.
+    """Metrics of a model for each group of rows by one declared column.
 
     Attributes
     ----------

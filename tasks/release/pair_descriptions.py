@@ -31,7 +31,7 @@ _NOTE = "other: values too rare to be told apart in a cell of this release"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairTerms(Terms):
-    """What a release of pairs costs, who pays, and what its result rests on.
+    """Price of a release of pairs, the account that pays, and the releases on which the result rests.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ class PairFigure(Figure):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedPair:
-    """What is said of a pair of columns.
+    """Figures of a pair of columns.
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ class DescribedPair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairsDescription:
-    """What a release says of pairs of columns."""
+    """Description of pairs of columns by a release."""
 
     terms: PairTerms
     pairs: tuple[DescribedPair, ...]

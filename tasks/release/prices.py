@@ -60,7 +60,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
-    """What plans would charge to one private account, all of them in order.
+    """Price of plans to one private account, all of them in order.
 
     Attributes
     ----------

@@ -18,7 +18,7 @@ AGAIN = "run it again: nothing is charged twice"
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What came of a charge.
+    """Outcome of a charge.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""When a registered model of two classes predicts the positive one."""
+"""Decision thresholds of registered models of two classes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Decision(BaseModel, frozen=True):
-    """When a model of two classes predicts the positive one.
+    """Decision threshold of a model of two classes.
 
     Attributes
     ----------

@@ -91,7 +91,7 @@ def most_frequent(column: ColumnEffect, most: int) -> list[Part]:
 
 @dataclass(frozen=True)
 class ColumnEffect:
-    """What the model says about one column.
+    """Effect of one column in the model.
 
     Attributes
     ----------
@@ -133,7 +133,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Effects:
-    """What a model says about each column.
+    """Effects of all columns in a model.
 
     Attributes
     ----------

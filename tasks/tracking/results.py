@@ -35,7 +35,7 @@ def stated(epsilon: float, delta: float, digits: int = 4) -> str:
 
 
 class Proved(BaseModel, frozen=True):
-    """What is proved of a run's releases together, for the party that pays most.
+    """Joint guarantee of a run's releases, for the party that pays most.
 
     Attributes
     ----------

@@ -110,7 +110,7 @@ _FREE_BYTES = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a check found.
+    """Finding of a check.
 
     Parameters
     ----------
