@@ -167,8 +167,12 @@ class _Admission:
             # The header as a whole, and no second one: nothing is left to be read differently by MLflow.
             owner = len(shown) == 1 and hmac.compare_digest(shown[0], self._owner)
             if not is_admitted(scope["method"], scope["path"], owner=owner):
-                from fastapi.responses import PlainTextResponse
+                from fastapi.responses import JSONResponse, PlainTextResponse
 
+                if owner and scope["method"] == "GET" and _PROXY.fullmatch(scope["path"]):
+                    # Each page of runs asks which model providers there are, and shows a refusal as an error.
+                    await JSONResponse({"endpoints": []})(dict(scope), receive, send)
+                    return
                 text = "Not served here, or only to the owner of this root: see the page Security."
                 await PlainTextResponse(text, status_code=403)(dict(scope), receive, send)
                 return

@@ -202,6 +202,10 @@ def test_mlflow_refuses_foreign_names_and_pages_even_with_the_secret(served: Ser
     assert answer(served.mlflow, "GET", path, secret)[0] == 200
     assert answer(served.mlflow, "GET", path, {**secret, "Host": "evil.example"})[0] == 403
     create = "/api/2.0/mlflow/experiments/create"
+    # The pages of runs ask for model providers, and are told that there are none; nothing is sent elsewhere.
+    proxy = "/ajax-api/2.0/mlflow/gateway-proxy"
+    assert mlflow(served, "GET", f"{proxy}?gateway_path=http://evil.example/") == (200, {"endpoints": []})
+    assert answer(served.mlflow, "POST", proxy, secret, b'{"gateway_path": "x"}')[0] == 403
     forged = {**secret, "Origin": "http://evil.example"}
     assert answer(served.mlflow, "POST", create, forged, b'{"name": "forged"}')[0] == 403
 
