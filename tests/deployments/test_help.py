@@ -63,7 +63,7 @@ def test_every_default_is_in_the_help() -> None:
         context = command.context_class(command, info_name=words[-1])
         for one in command.params:
             if isinstance(one, TyperOption) and not (one.hidden or one.is_flag or one.required):
-                text = one.get_help_record(context)[1]
+                _, text = one.get_help_record(context) or ("", "")
                 if not re.search(r"default|required|without it", text, re.I):
                     assert one.default in (None, "", ()), (words, one.opts)
                     silent.add(one.opts[0])
