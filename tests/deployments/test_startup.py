@@ -46,36 +46,34 @@ def test_nothing_heavy_is_imported(commands: list[list[str]], allowed: set[str],
         assert not (tmp_path / "root").exists(), "help makes no root"
 
 
-def test_the_table_of_commands_is_what_their_modules_register() -> None:
-    """Names, groups and the lines that the list of commands shows, in a process that has imported none yet."""
+def test_the_table_of_commands_is_what_their_modules_register(tmp_path: Path) -> None:
+    """Names, groups and the lines that the list of commands shows, in a process that has imported none yet.
+
+    A command imports its own module alone.
+    """
     program = """
-import json, typer.main
+import json, sys, typer.main
 from deployments.cli import entry_point as commands
 from deployments.cli.entry_point import app
 listed = commands.command_group(["--help"]).commands
+before = [name for name in sys.modules if name.startswith("deployments.cli.")]
+commands.command_group(["algorithms"])
+imported = [name for name in sys.modules if name.startswith("deployments.cli.")]
 commands.import_all()
 shown = lambda found: [[name, hasattr(one, "commands"), one.get_short_help_str(1000)] for name, one in found.items()]
-print(json.dumps([shown(listed), shown(typer.main.get_group(app).commands)]))
+print(json.dumps([shown(listed), shown(typer.main.get_group(app).commands), before, imported]))
 """
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, env=clean_environment(), check=True
-    )
-    listed, registered = json.loads(done.stdout)
-    assert len(listed) > 20
-    assert sorted(listed) == sorted(registered)
-
-
-def test_only_the_module_of_the_command_is_imported(tmp_path: Path) -> None:
-    program = "import sys; from deployments.cli.entry_point import command_group; command_group([sys.argv[1]]); "
-    program += "print(*sorted(name for name in sys.modules if name.startswith('deployments.cli.')))"
-    done = subprocess.run(
-        [sys.executable, "-c", program, "algorithms"],
+        [sys.executable, "-c", program],
         capture_output=True,
         text=True,
         env=clean_environment(),
         cwd=tmp_path,
         check=True,
     )
-    found = {name.rpartition(".")[2] for name in done.stdout.split()}
-    assert "results" in found
-    assert not found & {"training", "data", "services", "experiments"}
+    listed, registered, before, imported = json.loads(done.stdout)
+    assert len(listed) > 20
+    assert sorted(listed) == sorted(registered)
+    of_all = {"training", "data", "services", "experiments", "results"}
+    assert not {name.rpartition(".")[2] for name in before} & of_all
+    assert {name.rpartition(".")[2] for name in imported} & of_all == {"results"}

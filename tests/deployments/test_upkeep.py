@@ -84,6 +84,7 @@ def test_prefect_takes_the_settings_of_its_server(tmp_path: Path, monkeypatch: p
     assert vacuum.retention_period == timedelta(days=9)
     assert Settings().server.events.retention_period == timedelta(days=7)
     assert "filesystem" in Settings().server.concurrency.lease_storage
+    assert not Settings().server.memoize_block_auto_registration
 
 
 _VACUUM = """

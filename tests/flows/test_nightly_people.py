@@ -321,13 +321,15 @@ def test_nothing_beside_noise_tells_how_many_rows_a_person_has(
 
     monkeypatch.setattr(traces, "_roles", of_all_nights)
     one = [rows_of("p0", 1, "no", 1), rows_of("p0", 1, "no", 1), rows_of("p0", 1, "no", 2)]
+    # Where nobody takes part twice the third night is as the second.
+    nights = NIGHTS if declared else 2
     seen = []
     # The mutant: another newcomer in place of more rows.
     more = [] if declared else 2 * [[[*own, "p99,1,0,no"] for own in one]]
     for number, own in enumerate((one, one, WORLDS["many"], WORLDS["many"], *more)):
         runs.clear()
         with isolated_root(tmp_path / str(number) / "root"):
-            for lines in versions(own):
+            for lines in versions(own)[:nights]:
                 bring_in(tmp_path / str(number), lines)
                 config = configured("visits", horizon=NIGHTS, trust="secagg", trainer="class-means", **declared)
                 runs.append(chain_inline(config))
