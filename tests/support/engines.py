@@ -28,9 +28,11 @@ from tests.support.processes import clean_environment
 _SERVE = """
 import os, sys
 from pathlib import Path
+from types import SimpleNamespace
 from tasks.host import engine
-# It runs no flow: what a run imports, it needs not.
+# It runs no flow: what a run imports, it needs not. Nor Prefect, to look for runs of dead processes of a new root.
 engine._import_ahead = lambda: None
+sys.modules["tasks.host.interrupted"] = SimpleNamespace(has_dead_processes=lambda root: False)
 engine.prepare_engine(Path(sys.argv[1]))
 print(os.environ["PREFECT_API_URL"], flush=True)
 sys.stdin.read()
