@@ -278,8 +278,7 @@ def started(
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 text=True,
-                # Of a schedule that a test brings near: a hundred runs would be made, and each be named.
-                env=environment(UNITBALL_WEBHOOK=webhook, PREFECT_SERVER_SERVICES_SCHEDULER_MAX_RUNS="4"),
+                env=environment(UNITBALL_WEBHOOK=webhook),
             )
         served = Served(
             root, f"http://127.0.0.1:{ports[0]}/api", f"http://127.0.0.1:{ports[1]}", process, output, alerts
