@@ -118,6 +118,11 @@ class Category(Column):
     def parse(cls, name: str, missing: MissingRows | None, declaration: Mapping[str, Any], place: str) -> Category:
         """Return the declared column."""
         if "hash" not in declaration:
+            if "values" not in declaration:
+                raise InputError(
+                    f"{place}: neither values nor hash is given; list the admitted values, or give a number of bins for "
+                    f"any text (hash: 64, from 2 to {_MOST_BINS})"
+                )
             recoding = declared_codes(place, "values", declaration)
             return cls(name, recoding.values, missing, recoding=recoding)
         bins = declaration["hash"]

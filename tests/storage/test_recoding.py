@@ -190,7 +190,7 @@ WRONG = [
     ({"type": "category", "first": [3], "hash": 8}, r"\[3\]"),
     ({"type": "category", "first": 3, "values": ["2500"]}, "'2500'.*4.*'first: 3'.*3"),
     ({"type": "category", "first": 3, "values": {"2500*": "x"}}, "'2500'.*4"),
-    ({"type": "category", "first": 3}, "values is None"),
+    ({"type": "category", "first": 3}, "neither values nor hash.*hash: 64"),
     ({"type": "numeric", "first": 3, "range": [0, 1]}, "'first'"),
     ({"type": "boolean", "first": 3}, "'first'"),
     ({"type": "numeric", "ordered": []}, "ordered.*list"),
