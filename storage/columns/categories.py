@@ -120,8 +120,8 @@ class Category(Column):
         if "hash" not in declaration:
             if "values" not in declaration:
                 raise InputError(
-                    f"{place}: neither values nor hash is given; list the admitted values, or give a number of bins for "
-                    f"any text (hash: 64, from 2 to {_MOST_BINS})"
+                    f"{place}: neither values nor hash is given; list the admitted values, or give a number of bins "
+                    f"for any text (hash: 64, from 2 to {_MOST_BINS})"
                 )
             recoding = declared_codes(place, "values", declaration)
             return cls(name, recoding.values, missing, recoding=recoding)
