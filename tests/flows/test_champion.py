@@ -142,14 +142,6 @@ def test_a_comparison_is_charged_once_and_decides(defended: Path) -> None:
     assert find_model(defended, f"{MODEL}@champion").version == "1"
 
 
-@pytest.fixture
-def won(defended: Path) -> Path:
-    """Return that root where version 2 may be promoted, whichever tests ran before."""
-    if find_model(defended, f"{MODEL}@champion").version == "1":
-        called(epsilon=2.0)
-    return defended
-
-
 # Each way to use a model, with what it has used.
 def _shown(root: Path, rows: Path, commands: CommandLine) -> str:
     return str(commands.succeeds("model", "show", f"{MODEL}@champion", "--root", root)["version"])
@@ -201,43 +193,43 @@ def shown_champion(root: Path) -> str | None:
 def test_the_alias_in_mlflow_decides_nothing(
     used: Callable[[Path, Path, CommandLine], str],
     forged: str | None,
-    won: Path,
+    contested: Path,
     capfd: pytest.CaptureFixture[str],
     tmp_path: Path,
 ) -> None:
     """Whoever may write to MLflow moves or removes the alias; every way takes the champion on record."""
-    promote(won, MODEL, "2")
+    promote(contested, MODEL, "2")
     rows = tmp_path / "rows.parquet"
     pq.write_table(pa.table({"features": np.zeros((3, DIMENSION)).tolist()}), rows)
-    with tracking_client(won) as client:
+    with tracking_client(contested) as client:
         if forged is None:
             client.delete_registered_model_alias(MODEL, "champion")
         else:
             client.set_registered_model_alias(MODEL, "champion", forged)
-    assert used(won, rows, CommandLine(won, capfd)) == "2"
+    assert used(contested, rows, CommandLine(contested, capfd)) == "2"
 
 
 def test_the_alias_in_mlflow_is_mended_where_the_champion_is_asked_for_and_that_is_said(
-    won: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+    contested: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    commands = CommandLine(won, capfd)
-    promote(won, MODEL, "2")
+    commands = CommandLine(contested, capfd)
+    promote(contested, MODEL, "2")
     for forged in ("1", None):
-        with tracking_client(won) as client:
+        with tracking_client(contested) as client:
             if forged is None:
                 client.delete_registered_model_alias(MODEL, "champion")
             else:
                 client.set_registered_model_alias(MODEL, "champion", forged)
         caplog.clear()
-        checks = commands("doctor", "--root", won, "--json").json["checks"]
+        checks = commands("doctor", "--root", contested, "--json").json["checks"]
         (problem,) = [one["problem"] for one in checks if MODEL in (one["problem"] or "")]
         assert "the champion on record is version 2" in problem
-        assert shown_champion(won) == forged, "the doctor changes nothing"
-        find_model(won, f"{MODEL}@champion")
-        assert shown_champion(won) == "2"
+        assert shown_champion(contested) == forged, "the doctor changes nothing"
+        find_model(contested, f"{MODEL}@champion")
+        assert shown_champion(contested) == "2"
         assert "the champion on record is version 2" in caplog.text
         caplog.clear()
-        find_model(won, f"{MODEL}@champion")
+        find_model(contested, f"{MODEL}@champion")
         assert caplog.text == "", "nothing to mend, nothing to say"
         checks = commands("doctor", "--root", contested, "--json").json["checks"]
         assert not [one for one in checks if MODEL in (one["problem"] or "")]
