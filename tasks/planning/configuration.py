@@ -397,7 +397,7 @@ class PartitionSettings(BaseModel, frozen=True, extra="forbid"):
     ] = 5
     sizes: Annotated[
         tuple[Annotated[int, Field(ge=1)], ...] | None,
-        Field(description="Rows of each party under `sized`: 500,300,200."),
+        Field(description="Rows of each party, for the partition sized: 500,300,200."),
     ] = None
     rows_per_party: Annotated[
         int | None, Field(ge=1, description="Rows of each party. Default: all rows, divided.")
