@@ -49,7 +49,8 @@ def reports(*arguments: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as root:
         command = [Path(sys.executable).with_name("unitball"), "audit", *arguments, "--quick", "--json"]
         alone = {**os.environ, "UNITBALL_ROOT": root}
-        found = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=alone).stdout
+        # Exit code 1 means a violation; a command that failed prints no JSON.
+        found = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True, env=alone).stdout
     return dict(json.loads(found))
 
 

@@ -325,6 +325,13 @@ def _verdict(report: BoundReport) -> str:
     return f"{report.verdict}, at delta {report.delta:g} under {report.neighbours}"
 
 
+def _exit_of(report: BoundReport, *, differs: bool = False) -> typer.Exit | None:
+    """Return the exit of one audit: 1 where it found a violation, so that a script need not read the verdict."""
+    from dpalgos.audit.experiment import Verdict
+
+    return typer.Exit(1) if report.verdict is Verdict.VIOLATES or differs else None
+
+
 def audit_of_neighbours(name: str, kind: str | None, dataset: str | None, options: AuditOptions) -> Answer:
     """Audit a system or a release on synthetic neighbours, or a system on public rows that differ in a canary."""
     from tasks.auditing.public_rows import audit_on_public_rows
@@ -354,7 +361,7 @@ def audit_of_neighbours(name: str, kind: str | None, dataset: str | None, option
         f"event: {report.event}",
         f"{report.trials} runs counted on each neighbour, {report.seconds:.1f} s",
     )
-    return Answer(report.to_json(), shown)
+    return Answer(report.to_json(), shown, _exit_of(report))
 
 
 def membership_inference(name: str, options: AuditOptions, dataset: str, out: Path | None) -> Answer:
@@ -403,7 +410,7 @@ def chain_audit(name: str, options: AuditOptions) -> Answer:
         f"event: {report.event}",
         seconds=report.seconds,
     )
-    return Answer(report.to_json(), shown)
+    return Answer(report.to_json(), shown, _exit_of(report, differs=bool(report.differing)))
 
 
 def one_run_audit(name: str, options: AuditOptions, canaries: int, rows_per_person: int | None) -> Answer:
@@ -424,7 +431,7 @@ def one_run_audit(name: str, options: AuditOptions, canaries: int, rows_per_pers
         f"{report.correct} of {report.guesses} guesses right, of {report.canaries} canaries",
         seconds=report.seconds,
     )
-    return Answer(report.to_json(), shown)
+    return Answer(report.to_json(), shown, _exit_of(report))
 
 
 _EPSILONS = {
@@ -437,6 +444,7 @@ _EPSILONS = {
 
 def all_audits(options: AuditOptions) -> Answer:
     """Audit all that is registered and draws noise."""
+    from dpalgos.audit.experiment import Verdict
     from tasks.auditing.subjects import KINDS, audit_all, subjects
 
     wanted = subjects()
@@ -460,7 +468,10 @@ def all_audits(options: AuditOptions) -> Answer:
         for audited in reports
     )
     title = f"Audits at confidence {options.confidence:.12g}"
-    return Answer({"audits": reports}, [table(("kind", "name", "verdict", *numbers), rows, title=title, right=numbers)])
+    shown = [table(("kind", "name", "verdict", *numbers), rows, title=title, right=numbers)]
+    # Claims of refuted papers are among all audits and are violated each time.
+    refuted = any(one["verdict"] == Verdict.VIOLATES and one["proved_epsilon"] is not None for one in reports)
+    return Answer({"audits": reports}, shown, typer.Exit(1) if refuted else None)
 
 
 def _number(value: object) -> str:

@@ -482,7 +482,7 @@ def _shown(report: BudgetReport, left: Sequence[str]) -> Iterator[RenderableType
         if charged:
             yield (
                 "Privacy losses compose, so ε values do not add up: neither the charges to the total, nor the total "
-                "and the remaining ε to the cap."
+                "and the remaining ε to the cap. A charge states its ε at its own δ, the total at the cap's δ."
             )
 
 

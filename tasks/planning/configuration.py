@@ -207,7 +207,7 @@ class BudgetSettings(BaseModel, frozen=True, extra="forbid"):
             gt=0,
             le=1000,
             allow_inf_nan=False,
-            description="ε of the run: the bound for each row or person, whichever party has it. Default: 1 in train, "
+            description="ε of the run: the bound for each row or person, at any party. Default: 1 in train, "
             "where private rows then need --yes; otherwise required, except for algorithms without noise.",
             examples=[1.0],
         ),

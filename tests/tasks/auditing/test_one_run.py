@@ -73,7 +73,9 @@ def test_nothing_to_audit_and_too_few_canaries() -> None:
 
 
 def test_the_command(commands: CommandLine) -> None:
-    report = commands.succeeds("audit", "wishart-svm", "--canaries", "200")
+    found = commands("audit", "wishart-svm", "--canaries", "200", "--json")
+    report = found.json
+    assert found.code == 1, "a violation"
     assert report["verdict"] == "violates its claim"
     assert {"lower_bound", "lower_mu", "p_value", "correct", "guesses", "canaries", "seed"} <= set(report)
     commands("audit", "noisy-gd", "--chain", "--canaries", "20").refused(2, "give one of them")

@@ -77,7 +77,9 @@ def test_what_draws_no_noise_has_nothing_to_audit() -> None:
 
 @pytest.mark.nightly
 def test_the_command(commands: CommandLine) -> None:
-    report = commands.succeeds("audit", "wishart-svm", "--trials", "120")
+    found = commands("audit", "wishart-svm", "--trials", "120", "--json")
+    report = found.json
+    assert found.code == 1, "a violation"
     fields = ("algorithm", "claimed_epsilon", "proved_epsilon", "delta", "lower_bound", "confidence", "verdict")
     assert set(fields) <= set(report)
     assert report["verdict"] == "violates its claim"
