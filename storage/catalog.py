@@ -512,8 +512,8 @@ def _require_same_people(
     if before != people:
         raise RefusedError(
             f"the people of data set {name!r} were declared as {before} and now as {people}. This is fixed "
-            f"at the first ingest: repeat the first declaration, or ingest the rows as a data set of another name under "
-            f"account {account!r}"
+            "at the first ingest: repeat the first declaration, or ingest the rows as a data set of another name, "
+            f"under account {account!r}"
         )
     # What is public of somebody is in no account that is kept.
     named = people.namespace if visibility is Visibility.PRIVATE else ""
