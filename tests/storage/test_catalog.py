@@ -249,7 +249,7 @@ class TestPeople:
     )
     def test_people_are_declared_once(self, catalog: Catalog, now: People) -> None:
         _private(catalog, "visits", "v1", cap=CAP, people=PATIENTS)
-        with pytest.raises(RefusedError, match=r"column Patient.*8"):
+        with pytest.raises(RefusedError, match=r"column Patient.*8.*account 'visits'"):
             _private(catalog, "visits", "v2", people=now)
         assert _private(catalog, "visits", "v2", people=PATIENTS).account == "visits"
         # Another table of the account may name them by another column.
