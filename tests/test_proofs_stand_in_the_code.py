@@ -29,7 +29,7 @@ PROOFS = {
     "dpalgos.rows": ("sup ‖g − g′‖ over G ∪ {0} under ``replace-one``",),
     "dpalgos.score_curves": ("V - V H' (H V H' + tau^2)^-1 H V",),
     "dpalgos.secure.noise_shares": ("**Theorem.** Let m parties add independent discrete Gaussians", "*Proof.*"),
-    "dpalgos.secure.protocol": ("each step is as secure as a session of its own",),
+    "dpalgos.secure.protocol": ("each step is as secure as a separate session",),
     "storage.ledger.database": ("what a power cut would do without it",),
     "tasks.datasets.horizons": ("its sums moves by no more than a row's",),
     "tasks.federation.messages": ("Why the signatures.",),
