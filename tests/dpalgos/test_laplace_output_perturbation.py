@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy import stats
 from sklearn.datasets import load_breast_cancer, load_digits
 
-from dpalgos.guarantees import Neighbours, Numerics, PureEpsilon, Setting, Trust
+from dpalgos.guarantees import Neighbours, NoGuarantee, Numerics, PureEpsilon, Setting, Trust
 from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.mechanisms.distributions import DiscreteLaplace
 from dpalgos.parameters import ParameterError
@@ -25,6 +25,7 @@ from dpalgos.rows import ArrayRows, Ints
 from dpalgos.secure.messages import Tolerance
 from dpalgos.secure.noise_shares import share_distribution
 from dpalgos.secure.summation import SecureSummation, require_shareable, secagg_guarantee, weights_of
+from dpalgos.sentences import coded
 from dpalgos.trainers.output_perturbation import Pathak
 from tests.support.nights import spanning
 from tests.support.statistics import rejects_law
@@ -178,10 +179,8 @@ def test_pathak_needs_m_times_root_p_parties_exactly() -> None:
         if proved:
             assert guarantee.numerics is Numerics.EXACT
         else:
-            assert (
-                f"needs {math.ceil(round(max(1, classes if classes > 2 else 1) * math.sqrt(dimension), 9))} of"
-                in str(guarantee.reason)
-            )
+            needed = math.ceil(round(max(1, classes if classes > 2 else 1) * math.sqrt(dimension), 9))
+            assert guarantee.losses == (NoGuarantee(coded("few-parties-for-laplace", needed=needed, parties=parties)),)
     assert algorithm.claim is not None
     assert algorithm.claim.flaw is not None
 
