@@ -170,7 +170,8 @@ class Serving:
         return {
             "PREFECT_SERVER_API_HOST": HOST,
             "PREFECT_SERVER_API_PORT": str(self.prefect_port),
-            "PREFECT_SERVER_UI_API_URL": f"{self.prefect_url}/api",
+            # Relative: the page works behind a proxy and through a tunnel, under any name and port.
+            "PREFECT_SERVER_UI_API_URL": "/api",
             # Whoever looks for a run is offered no other product.
             "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
             "PREFECT_SERVER_API_CSRF_PROTECTION_ENABLED": "true",

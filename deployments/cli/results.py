@@ -64,7 +64,10 @@ _MOST_VALUES = 40
 def results(
     sql: Annotated[
         str | None,
-        typer.Argument(help="One SELECT over the views runs, metrics, releases, charges. Default: all runs."),
+        typer.Argument(
+            help="One SELECT over the views runs, metrics, releases, charges; DESCRIBE runs lists the columns of a "
+            "view. Default: all runs."
+        ),
     ] = None,
     plot: Annotated[
         Path | None,
@@ -73,14 +76,17 @@ def results(
             "against the first. One run: its confusion matrix and ROC curve."
         ),
     ] = None,
+    csv: Annotated[Path | None, typer.Option("--csv", help="Also write the rows to a CSV file.")] = None,
 ) -> Answer:
     """Query results in SQL (DuckDB); a query can read only these views."""
-    from tasks.experiments.results import query_results
+    from tasks.experiments.results import query_results, query_table
 
-    records = query_results("SELECT * FROM runs" if sql is None else sql)
+    found = query_table("SELECT * FROM runs" if sql is None else sql)
+    records = found.to_pylist()
+    written = [] if csv is None else _write_csv(found, csv)
     if sql is None:
         records = _with_errors(records, query_results)
-    told = [] if plot is None else _plot(records, plot)
+    told = written + ([] if plot is None else _plot(records, plot))
     if sql is None:
         used = [
             name
@@ -89,6 +95,28 @@ def results(
         ]
         records = [{name: record.get(name) for name in used} for record in records]
     return Answer({"rows": records}, [*_shown(records, whole=sql is not None), *told])
+
+
+def _write_csv(rows: Any, path: Path) -> list[str]:
+    """Write an Arrow table; return where, in a sentence.
+
+    Raises
+    ------
+    InputError
+        If the file exists, or a cell holds a list.
+    """
+    import pyarrow as pa
+    from pyarrow import csv
+
+    if path.exists():
+        raise InputError(f"{path} exists: give another file name, or remove it first")
+    text = pa.BufferOutputStream()
+    try:
+        csv.write_csv(rows, text)
+    except pa.ArrowException as error:
+        raise InputError(f"the result cannot be written as CSV: {error}; select single values") from error
+    write_bytes(path, text.getvalue().to_pybytes(), mode=0o644)
+    return [f"written to {path}: {rows.num_rows} rows"]
 
 
 def _said(records: Sequence[Record]) -> list[Record]:
@@ -411,7 +439,12 @@ def promote(
 def compare(
     model: Annotated[str, typer.Argument(help="NAME/VERSION. A name alone means its newest version.")],
     epsilon: Annotated[
-        float | None, typer.Option(help="Epsilon of the comparison on held-out rows. Required for private data only.")
+        float | None,
+        typer.Option(
+            help="Private rows only: epsilon of a charged count on held-out rows. Default: --compare-epsilon of the "
+            "data set's schedules; without one, released metrics are compared for free if both versions were measured "
+            "on the same rows."
+        ),
     ] = None,
     promote: Annotated[bool, typer.Option("--promote", help="Make the version champion if it is better.")] = False,
     yes: YesOption = False,

@@ -95,7 +95,7 @@ def serve(
         typer.Option(
             envvar="UNITBALL_DATABASE",
             help="Move the root's databases to this PostgreSQL server: postgresql://user@host/prefix. "
-            "Default: where they are (files in a new root).",
+            "Default: databases stay where they are; a new root has them in files.",
         ),
     ] = None,
     runner_only: Annotated[
@@ -155,6 +155,9 @@ def scheduler(
 def worker(
     address: Annotated[str, typer.Argument(help="Address of the scheduler: tls://HOST:PORT.")],
     threads: Annotated[int | None, typer.Option(min=1, help="Parallel tasks. Default: by the machine's cores.")] = None,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port to listen on for other workers; 0: any free port.")
+    ] = 0,
     root: RootOption = None,
 ) -> None:
     """Run a worker until Ctrl-C; it needs the same root (shared file system)."""
@@ -162,7 +165,7 @@ def worker(
 
     use_root(root)
     await_scheduler(address, waiting=lambda: typer.echo(f"waiting: for a scheduler at {address}", err=True))
-    _serve_dask("Worker", root, address, nthreads=threads or os.cpu_count() or 1)
+    _serve_dask("Worker", root, address, nthreads=threads or os.cpu_count() or 1, port=port)
 
 
 def _serve_dask(part: str, root: Path | None, *address: str, **options: object) -> None:

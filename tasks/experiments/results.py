@@ -45,6 +45,11 @@ _CHARGES = pa.schema(
 
 
 def query_results(sql: str) -> list[dict[str, Any]]:
+    """Return the rows of :func:`query_table`."""
+    return list(query_table(sql).to_pylist())
+
+
+def query_table(sql: str) -> pa.Table:
     """Answer one SELECT over the views ``runs``, ``metrics``, ``releases`` and ``charges``.
 
     Every view holds what was released or charged, which is public already; the query can read no file, so that rows
@@ -61,7 +66,7 @@ def query_results(sql: str) -> list[dict[str, Any]]:
         "releases": pa.Table.from_pylist(releases, schema=_RELEASES),
         "charges": pa.Table.from_pylist(_charges(), schema=_CHARGES),
     }
-    return list(query(current_layout(), sql, views, memory=kept_memory(), seconds=query_seconds()).to_pylist())
+    return query(current_layout(), sql, views, memory=kept_memory(), seconds=query_seconds())
 
 
 def _text(value: Any) -> str | None:

@@ -312,8 +312,8 @@ class AlgorithmSettings(BaseModel, frozen=True, extra="forbid"):
         Field(
             discriminator=Discriminator(lambda given: "word" if isinstance(given, str) else "weights"),
             description="Weights of classes: NAME=WEIGHT, or balanced. A weight is above 0 and at most 1 and comes "
-            "from public knowledge. Default: 1 for each class. balanced computes weights from noisy class counts; they "
-            "take 5 % of the budget (in μ²) of noisy-gd, and none of discriminant-gd's.",
+            "from public knowledge. Default: 1 for each class. With balanced, weights follow from noisy class counts. "
+            "For noisy-gd these take 5 % of the budget (in μ²); discriminant-gd needs no extra budget.",
             examples=[{"honest": 0.04}],
         ),
     ] = {}

@@ -184,6 +184,12 @@ def _mark(layout: Layout) -> _Problems:
                 yield f"{path} cannot be written: an older ledger goes unnoticed", f"make {path.parent} writable"
             elif mark is None and began and path.parent == marks_folder():
                 yield f"there is no high-water mark {path}", "it is written with the next charge; keep its folder"
+    # A folder of marks that was copied into another: the newest mark is then not the one that is read.
+    for path in sorted(marks_folder().glob(f"*/{database.chain.ledger_id}.json")):
+        yield (
+            f"{path} lies in a subfolder, where no high-water mark is read",
+            f"if it is the newest, move it to {marks_folder()}; otherwise remove it",
+        )
 
 
 def _releases(layout: Layout) -> _Problems:

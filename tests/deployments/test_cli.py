@@ -288,6 +288,13 @@ def test_results_answer_sql(shared: CommandLine) -> None:
         2, "nothing", "the views are: runs, metrics, releases, charges"
     )
     shared("results", "DROP TABLE runs").refused(2, "one SELECT")
+    rows = shared.root / "rows.csv"
+    shared.succeeds("results", "SELECT * FROM (VALUES ('a, b', 1.5), (NULL, 2)) t(name, value)", "--csv", rows)
+    assert rows.read_bytes().decode() == '"name","value"\n"a, b",1.5\n,2.0\n'
+    shared("results", "--csv", rows).refused(2, "rows.csv exists")
+    empty = shared.root / "empty.csv"
+    shared.succeeds("results", "SELECT algorithm, epsilon_spent FROM runs WHERE false", "--csv", empty)
+    assert empty.read_bytes() == b'"algorithm","epsilon_spent"\n'
 
 
 def test_equal_results_in_two_roots_with_a_seed(

@@ -17,7 +17,7 @@ from tests.support.command_line import CommandLine
 
 _LINES, _COLUMNS = 100, 80
 _OFF = """
---absent --against --aim --by --canaries --categories --cron --dataset --deadline --disjoint-people --horizon --id
+--absent --against --aim --by --canaries --categories --cron --csv --dataset --deadline --disjoint-people --horizon --id
 --image-shape --interval --kind --membership --missing --namespace --not-derived --numeric --out --output --pairs
 --party --path --person --person-from --plot --public-dataset --raise-epsilon-cap --range-epsilon --reason --schema
 --score-coverage --score-id --score-input --set --signer --sizes --soft-limit --sql --tune --why

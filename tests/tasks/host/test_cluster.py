@@ -46,7 +46,7 @@ from tests.support.command_line import CommandLine, Outcome, start_command
 from tests.support.engines import Engine
 from tests.support.leaks import found_in, needles_of
 from tests.support.processes import clean_environment
-from tests.support.serving import wait_for
+from tests.support.serving import free_port, wait_for
 
 PAGES = {"dashboard": False, "dashboard_address": NO_DASHBOARD}
 
@@ -312,7 +312,9 @@ def machines(engine: Engine, tracked_root: Path, tmp_path: Path) -> Iterator[str
 
     try:
         address = line("scheduler", "--port", "0")
-        line("worker", address, "--threads", "2")
+        port = str(free_port())
+        line("worker", address, "--threads", "2", "--port", port)
+        assert f":{port} of" in (tmp_path / "worker.out").read_text(), "a port that a firewall can open"
         yield address
     finally:
         for process in reversed(started):

@@ -75,6 +75,12 @@ def _no_mark(layout: Any, version: str) -> None:
     mark.unlink()
 
 
+def _mark_in_a_subfolder(layout: Any, version: str) -> None:
+    (mark,) = (layout.root.parent / "marks").iterdir()
+    (mark.parent / "ledgers").mkdir()
+    (mark.parent / "ledgers" / mark.name).write_bytes(mark.read_bytes())
+
+
 @pytest.mark.parametrize(
     ("check", "damage"),
     [
@@ -83,6 +89,7 @@ def _no_mark(layout: Any, version: str) -> None:
         ("data sets", _damaged_rows),
         ("orphans", _left_over),
         ("mark", _no_mark),
+        ("mark", _mark_in_a_subfolder),
     ],
 )
 def test_each_check_fails_of_what_it_is_for(
