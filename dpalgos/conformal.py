@@ -28,6 +28,7 @@ p_j = q, so the bound is computed there.
   inequality one more row raises the bound wherever the density of the sum rises, so the public number is taken for n.
   With s_j below one row the lattice of the counts shows, and the test is made as if D were higher by one row (both are
   compared with all values of n in tests).
+
 - *People.* A person with k rows weighs 1/k in each, so one person adds a pair (w, t), 0 ≤ w ≤ t ≤ 1: the weight beyond
   the edge and the whole weight. Coverage is averaged over persons with these weights: p = E w / E t. For every θ > 0,
   exp(−θ (w − q t)) is convex in (w, t), so on the triangle with the corners (0, 0), (0, 1) and (1, 1) it is at most the
