@@ -28,6 +28,7 @@ from tests.support.chains import followed
 
 TOY = Path(__file__).parent.parent / "support" / "toy-plugin"
 NAME = "toy-nearest-mean"
+_PAGE = Path("docs/own-algorithm.md")
 
 
 @pytest.fixture
@@ -52,8 +53,8 @@ def install(site: Path) -> None:
 
 
 def test_the_page_shows_the_package_that_is_tested() -> None:
-    page = Path("docs/own-algorithm.md").read_text("utf-8").replace("\n    ", "\n")
-    shown = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    page = _PAGE.read_text("utf-8").replace("\n    ", "\n")
+    *shown, _ = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     assert shown == [(TOY / "unitball_toy" / name).read_text("utf-8") for name in ("grid.py", "nearest_mean.py")]
     # `pip install --no-build-isolation` finds only the backend that the lock file installs.
     (backend,) = re.findall(r"requires = (\[.*\])", page)
@@ -61,6 +62,16 @@ def test_the_page_shows_the_package_that_is_tested() -> None:
     entry = 'nearest-mean = "unitball_toy.nearest_mean"'
     assert entry in page
     assert entry.replace('"', "") in next(TOY.glob("*/entry_points.txt")).read_text("utf-8")
+
+
+def test_the_system_that_the_page_adds_trains_the_packages_algorithm(site: Path, root: Path) -> None:
+    *_, added = re.findall(r"^```python\n(.*?)```", _PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    install(site)
+    with (site / "unitball_toy" / "nearest_mean.py").open("a") as file:
+        file.write(added)
+    assert "toy-system" in names("systems")
+    (release,) = followed("iris", algorithm="toy-system").releases
+    assert ReleaseStore(current_layout()).manifest(release)["algorithm"]["name"] == NAME
 
 
 def test_an_installed_package_brings_its_algorithm(site: Path) -> None:
