@@ -149,7 +149,7 @@ def _agree(configs: Sequence[TrainingConfig], *, yes: bool) -> list[str]:
 @answered
 def frontier(
     config: TrainingConfig,
-    algorithms: Annotated[str, typer.Option(help="Algorithms, separated by commas.")] = _FRONTIER,
+    algorithms: Annotated[str, typer.Option(help="Systems of `unitball algorithms`, separated by commas.")] = _FRONTIER,
     epsilons: Annotated[str, typer.Option(help="Values of epsilon, separated by commas.")] = "0.1,0.3,1,3,8",
     seeds: Annotated[int, typer.Option(min=1, max=1000, help="Number of seeds (noise and partition), from 0.")] = 3,
     out: Annotated[Path | None, typer.Option(help="Folder for the files. Default: under the root.")] = None,

@@ -114,7 +114,15 @@ def show_help(command: Any, ctx: Any, *, full: bool = False) -> None:
 
 
 class HelpGroup(TyperGroup):
-    """A group of commands whose help is printed by :func:`show_help`."""
+    """A group of commands with ``--help`` and ``--help-all``, both printed by :func:`show_help`."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._help_all = help_all_option()
+
+    def get_params(self, ctx: Any) -> Any:
+        """Return the parameters with both options of help."""
+        return [*super().get_params(ctx), self._help_all]
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Print the help."""

@@ -99,7 +99,9 @@ def _ingest(name: str, path: Path, format: str | None, public: bool) -> None:
 @answered
 def compare(
     config: TrainingConfig,
-    algorithms: Annotated[str, typer.Option(help="Algorithms, separated by commas.")] = DEFAULT_COMPARISON,
+    algorithms: Annotated[
+        str, typer.Option(help="Systems of `unitball algorithms`, separated by commas.")
+    ] = DEFAULT_COMPARISON,
     yes: YesOption = False,
 ) -> Answer:
     """Train several algorithms on one data set and compare them."""

@@ -40,6 +40,7 @@ _HEAD = """\
 format_version: 1
 """
 _UNREAD, _READ = ": no value was read", " and its rows, which are public"
+_DRAWN = ", and from charged counts, with noise, of the columns of --numeric and --categories"
 _TEXT = """\
 header: {header}           # false: the file begins with a row, and columns are taken in this order
 delimiter: {delimiter}
@@ -172,7 +173,7 @@ def fill_draft(
     What the drawn values suggest is proposed of them (:func:`tasks.datasets.proposals.proposed`). Categories without
     any stay to be filled in.
     """
-    text = output.read_text("utf-8")
+    text = output.read_text("utf-8").replace(_UNREAD, _DRAWN, 1)
     for name, limits in ranges.items():
         comment = "" if limits else "no bin exceeded the noise: the declared fallback"
         filled = entry([name], {"type": "numeric", "range": list(limits or fallback)}, comment)

@@ -170,9 +170,8 @@ class IngestRequest(
     not_derived: Annotated[
         str,
         Field(
-            description="Declare that public rows that resemble synthetic rows do not come from them, with the "
-            "reason. The "
-            "reason is recorded."
+            description="Reason why public rows do not come from the synthetic rows that they resemble. The reason is "
+            "recorded."
         ),
     ] = ""
     schema_path: Annotated[

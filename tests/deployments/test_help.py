@@ -56,6 +56,17 @@ def test_help_can_be_read_and_help_all_is_complete(commands: CommandLine, monkey
         assert _plain(command.help or "-") in _plain(shown), "nothing of it is lost as markup"
 
 
+def test_help_all_of_a_group_lists_its_commands(commands: CommandLine) -> None:
+    import_all()
+    everything = get_group(app)
+    groups = {name: one for name, one in everything.commands.items() if hasattr(one, "commands")}
+    assert {"model", "schema"} <= groups.keys()
+    for words, group in [((), everything), *(((name,), one) for name, one in groups.items())]:
+        outcome = commands(*words, "--help-all")
+        assert outcome.code == 0, words
+        assert all(re.search(rf"^  {name} ", outcome.out, re.M) for name in group.commands), words
+
+
 def test_every_default_is_in_the_help() -> None:
     """Options without a default value say what happens without them, or do nothing unless they are given."""
     silent = set()

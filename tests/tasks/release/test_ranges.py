@@ -311,6 +311,9 @@ def test_the_account_that_a_draft_opens_protects_people_from_the_first_charge_on
     outcome = CliRunner().invoke(app, [str(word) for word in [*words, "--root", current_layout().root]])
     assert outcome.exit_code == 0, outcome.output
     assert "spend 1e-08 of the account's delta of 1e-06" in outcome.output
+    heading = draft.read_text().splitlines()[0]
+    assert "no value was read" not in heading
+    assert heading.endswith("with noise, of the columns of --numeric and --categories.")
     assert open_ledger().account("people").group_size == 2
     losses = [loss for charge in open_ledger().charges("people") for loss in charge.guarantee["losses"]]
     assert [loss.get("delta") for loss in losses] == [None, 1e-8]
