@@ -79,8 +79,8 @@ class RoundedGaussian(_GaussianIntegers):
     -----
     Method, for sigma up to 2^22. The first word's low bit is the sign, its upper 63 bits and the second word's 64
     bits are the binary expansion of q, uniform in (0, 1); |g| solves ``2 Phi(-|g|/sigma) = q``, a tail probability, so
-    that large deviations keep their relative precision. From the first 63 bits alone float64 arithmetic gives
-    |g|/sigma =: x with an error below ``(1 + x) 2^-41``: the quantile function's own error (scipy's documented
+    that large deviations keep their relative precision. From the first 63 bits alone float64 arithmetic
+    gives |g|/sigma =: x with an error below ``(1 + x) 2^-41``: the quantile function's own error (scipy's documented
     peak is 7.2e-16; ``x 2^-42`` is granted), the rounding of q (2^-52 relative) and the width of q's cell (2^-44
     relative where the 63 bits are at least 2^44; q' = dq/dx satisfies |q'| >= max(x, 0.79) q, so relative changes of q
     move x by at most 1.27 times as much). Draws for which an error of twice that size could change the rounded
@@ -96,8 +96,8 @@ class RoundedGaussian(_GaussianIntegers):
     Given j, |g| = a + h s with a = (j - 1/2) B, h = B (a = 0, h = B/2 for j = 0), where s in [0, 1] has density
     proportional to exp(-psi(s)), psi(s) = lam s + kap s^2, lam = a h / sigma^2, kap = h^2 / (2 sigma^2). With V uniform
     from the third and fourth word, s solves F(s) = V F(1), F(s) = integral of exp(-psi) from 0 to s. Then
-    ``|s - s0| <= 2 lam^2 + 4 kap`` for s0 = V - lam V (1 - V) / 2. Proof: exp(-psi(u)) = 1 - lam u + r(u) with
-    |r| <= e := kap + (lam + kap)^2 / 2, so F(s) = s - lam s^2 / 2 + E(s) with |E| <= e, and
+    ``|s - s0| <= 2 lam^2 + 4 kap`` for s0 = V - lam V (1 - V) / 2. Proof: exp(-psi(u)) = 1 - lam u + r(u)
+    with |r| <= e := kap + (lam + kap)^2 / 2, so F(s) = s - lam s^2 / 2 + E(s) with |E| <= e, and
     F(s0) - V F(1) = lam (V - s0)(V + s0) / 2 + E(s0) - V E(1), at most lam^2 / 8 + 2 e in absolute value; the slope of
     F is at least exp(-lam - kap) > 0.99, because lam <= 13.2 * 2^-21 and kap <= 2^-43. Where that error (plus rounding)
     could change round(h s), the draw is decided from all 128 bits as above. There are at most h <= 2^23 boundaries in a

@@ -289,8 +289,8 @@ class PublishedDualPerturbation(Machine, PureAlgorithm):
 
     Our reading of what Sun et al. and Wang et al. say of the paper ("adds Laplace noise to the corresponding dual
     variables according to the ratio of errors"), which leaves the formula open. Eₜ = f(xₜ) − yₜ is SMO's error of a
-    row. Each support vector's αₜ gets Laplace noise of scale C/ε, C being as far as a dual variable can move, times
-    |Eₜ| over the largest error of a support vector, and is cut to [0, C]. The bias stays as it is.
+    row. Each support vector's αₜ gets Laplace noise of scale C/ε, C being as far as a dual variable can move,
+    times |Eₜ| over the largest error of a support vector, and is cut to [0, C]. The bias stays as it is.
 
     Guarantee
     ---------

@@ -117,6 +117,7 @@ class SparseGraph:
     Notes
     -----
     Failure bound (:meth:`failure`), for C colluders and D dropouts fixed without looking at the random order:
+
     1. *Collusion.* The colluders among a party's k neighbours are hypergeometric; the round is over at the latest when
        N - D parties are left to draw from, so P <= N P(Hyp(N - D - 1, C, k) >= threshold), by a union over parties.
     2. *Connection.* Walk round the circle of parties: without k/2 consecutive losses every honest survivor's next
