@@ -188,8 +188,8 @@ def lines_of(found: Description) -> Iterator[RenderableType]:
     yield from terms_lines(found.terms)
     weighed = "" if found.terms.unit == "row" else "; each of a person's k rows counts as 1/k"
     yield (
-        f"All rows outside test files are counted{weighed}. [low, high] is a 95 % margin of the value in these data. "
-        "It covers the noise and the width of the bins. Each margin holds on its own, not all together."
+        f"All rows are counted, except those of test files{weighed}. [low, high] is a 95 % margin of the value in "
+        "these data. It covers the noise and the width of the bins. Each margin holds on its own, not all together."
     )
     for column in found.all:
         yield ""

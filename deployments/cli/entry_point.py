@@ -134,7 +134,7 @@ _COMMANDS = (
     _Command(
         "verify",
         "deployments.cli.services",
-        "Check an exported archive or derived rows; exit code 1 if a check fails.",
+        "Check an exported archive or a data set of synthetic rows; exit code 1 if a check fails.",
     ),
     _Command(
         "schedule",

@@ -41,9 +41,9 @@ def lines_of_pairs(found: PairsDescription) -> Iterator[RenderableType]:
     yield from terms_of_pairs_lines(found.terms)
     weighed = "" if found.terms.unit == "row" else " A person's k rows count as 1/k each."
     yield (
-        f"All rows outside test files are counted.{weighed} [low, high] is a 95 % margin of the value in these data. "
-        "It covers the noise alone; the margin of Cramér's V also covers the sampling of rows. Each margin holds on "
-        "its own, not all together."
+        f"All rows are counted, except those of test files.{weighed} [low, high] is a 95 % margin of the value in "
+        "these data. It covers the noise alone; the margin of Cramér's V also covers the sampling of rows. Each margin "
+        "holds on its own, not all together."
     )
     for pair in found.pairs:
         yield ""

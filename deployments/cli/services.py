@@ -278,10 +278,12 @@ def export(
 @app.command(epilog="Example: unitball verify run.zip")
 @answered
 def verify(
-    archive: Annotated[Path, typer.Argument(help="Archive of `unitball export`, or the name of a derived data set.")],
+    archive: Annotated[
+        Path, typer.Argument(help="Archive of `unitball export`, or the name of a data set of synthetic rows.")
+    ],
     signer: Annotated[str | None, typer.Option(help="Fingerprint of the expected signer.")] = None,
 ) -> Answer:
-    """Check an exported archive or derived rows; exit code 1 if a check fails."""
+    """Check an exported archive or a data set of synthetic rows; exit code 1 if a check fails."""
     from tasks.release.drawn_rows import is_derived, redrawn
 
     if not archive.exists() and is_derived(str(archive)):

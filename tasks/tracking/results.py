@@ -16,6 +16,7 @@ from dpalgos.measured import ENDS, Metrics, margin_of, with_margin
 from dpalgos.metrics import class_names, distinct_names, safe_name
 from dpalgos.models import LinearModel
 from dpalgos.sentences import sentence
+from storage.datasets import ingested_version
 from storage.refs import DatasetRef, ReleaseRef, Unit
 from storage.results import append, is_recorded
 from tasks.planning.configuration import TrainingConfig
@@ -804,7 +805,9 @@ def append_result(config: TrainingConfig, result: RunResult) -> None:
         result = result.model_copy(update={"seconds": None})
     numbers = result.model_dump(mode="json", exclude={"metrics", "by_party", "by_group", "cached"})
     # In the order in which people read a row.
-    row = {"algorithm": result.algorithm, "dataset": result.dataset, "trust": result.trust, **numbers}
+    version = ingested_version(layout, result.identity.dataset.version)
+    named = {"algorithm": result.algorithm, "dataset": result.dataset, "data_version": version}
+    row = {**named, "trust": result.trust, **numbers}
     setting = config.model_dump(mode="json", exclude={"algorithm", "dataset", "trust"})
     weigh = result.identity.dataset.unit.several if result.metrics else None
     margin = {f"accuracy_{end}": result.metrics.get(f"accuracy_{end}") for end in ("low", "high")}
