@@ -218,7 +218,7 @@ localStorage["mlflow.assistant.fab.autoOpenedOnFirstLoad_v1"] ??= "true";
 
 
 def _open_on_runs(response: Response) -> Response:
-    """Let MLflow's page open on runs, and its assistant stay closed, in a browser where nobody has chosen otherwise."""
+    """Let MLflow's page open on runs, and its assistant stay closed, unless the browser keeps another choice."""
     from flask import request
 
     if request.path == "/" and response.mimetype == "text/html":

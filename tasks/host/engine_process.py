@@ -1,6 +1,6 @@
 """The engine's own processes: making and upgrading databases, and the embedded Prefect server.
 
-Run by file name, so that it needs nothing but Prefect and MLflow and no own import path.
+It is run by file name, so it needs only Prefect and MLflow, and no import path.
 
 What fails without it:
 

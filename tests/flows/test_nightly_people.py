@@ -321,7 +321,7 @@ def test_nothing_beside_noise_tells_how_many_rows_a_person_has(
 
     monkeypatch.setattr(traces, "_roles", of_all_nights)
     one = [rows_of("p0", 1, "no", 1), rows_of("p0", 1, "no", 1), rows_of("p0", 1, "no", 2)]
-    # Where nobody takes part twice the third night is as the second.
+    # If no person takes part twice, the third night is like the second.
     nights = NIGHTS if declared else 2
     seen = []
     # The mutant: another newcomer in place of more rows.

@@ -66,6 +66,7 @@ FORKED = frozenset(
             for name in (
                 "atomic",
                 "catalog",
+                "confined",
                 "database",
                 "kept_rows",
                 "kills",
@@ -83,7 +84,9 @@ FORKED = frozenset(
         "tests/tasks/release/test_records.py",
         "tests/tasks/runtime/test_event_log.py",
         "tests/tasks/test_secure_rounds.py",
+        "tests/tasks/tracking/test_runs.py",
         "tests/tasks/upkeep/test_doctor.py",
+        "tests/test_memory_limit.py",
     }
 )
 # What takes minutes a file comes first; what takes seconds fills the end, so that no worker waits for another.
@@ -174,6 +177,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if stray and _by_day(config):
             warnings.warn(f"tests/support/distribution.py does not name {stray}: {twice} twice", stacklevel=1)
     modules = {_file(item.nodeid): item.module for item in items if isinstance(item, pytest.Function)}
-    if stray := {file for file, module in modules.items() if _forks(module)} - FORKED:
+    if stray := {file for file, module in modules.items() if _forks(module)} - FORKED - ENGINE:
         warnings.warn(f"tests/support/distribution.py does not name {stray}: children are prepared twice", stacklevel=1)
     items.sort(key=_rank)

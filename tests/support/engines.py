@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import importlib.metadata
 import inspect
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -51,7 +52,7 @@ prepare_databases(Path(sys.argv[1]))
 
 
 def pattern_name() -> str:
-    """Return a name for databases that nobody has used, by the code and the versions that make them."""
+    """Return a name for unused databases, by the code and the versions that make them."""
     parts = [str(sys.version_info), *(importlib.metadata.version(name) for name in _MADE_WITH)]
     parts += [inspect.getsource(module) for module in _MADE_BY]
     return f"databases-{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}"
@@ -128,11 +129,19 @@ class Engine:
 
 def prepare_served(pattern: Path, root: Path) -> None:
     """Make a root ready to be served, or for a command with a server of its own, by a copy of both databases."""
-    with locked_file(pattern.with_suffix(".lock")):
-        if not (prefect_database(pattern).exists() and Layout(pattern).mlflow_database.exists()):
-            # In a process of its own, since Prefect's settings of the root go into the environment.
-            subprocess.run([sys.executable, "-c", _DATABASES, str(pattern)], check=True, env=clean_environment())
+    _make(pattern)
     _prepare(pattern, root, prefect=True)
+
+
+def _make(pattern: Path) -> None:
+    """Make the pattern unless it exists, under another name: a killed session leaves nothing half-made."""
+    with locked_file(pattern.with_suffix(".lock")):
+        if not pattern.exists():
+            fresh = pattern.with_suffix(".new")
+            shutil.rmtree(fresh, ignore_errors=True)
+            # In a separate process, since Prefect's settings of the root go into the environment.
+            subprocess.run([sys.executable, "-c", _DATABASES, str(fresh)], check=True, env=clean_environment())
+            fresh.rename(pattern)
 
 
 @contextmanager
@@ -143,9 +152,7 @@ def tracking_copied(pattern: Path) -> Iterator[Callable[[Path], None]]:
     def prepared(root: Path) -> None:
         wanted = has_own_database(root) and recorded_server(root) is None
         if wanted and not Layout(root).mlflow_database.exists():
-            with locked_file(pattern.with_suffix(".lock")):
-                if not Layout(pattern).mlflow_database.exists():
-                    honest(pattern)
+            _make(pattern)
             _prepare(pattern, root, prefect=False)
         honest(root)
 
