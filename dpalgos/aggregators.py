@@ -88,7 +88,7 @@ class SumOfCovariances(BasisAggregator):
     Of each released covariance only the k directions of its basis are known. Post-processing, without privacy cost.
     """
 
-    source: ClassVar[str] = "the released covariances added up"
+    source: ClassVar[str] = "sum of the released covariances"
 
     def combine(self, artefacts: Sequence[Projection], weights: Floats) -> Projection:
         """Return the basis of the summed covariances; bases without a spectrum count as projectors."""

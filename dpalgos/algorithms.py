@@ -417,7 +417,7 @@ class Algorithm(Bounded, ABC):
     of a minimiser over all of them, nor where a row's place among them counts: such rows are never summed apart."""
     reads_rows: ClassVar[bool] = True
     """False for maps made from public parameters alone: those are no releases and cost nothing."""
-    people: ClassVar[str] = Refused("its sensitivity is derived for one row, and not for a person's rows")
+    people: ClassVar[str] = Refused("its sensitivity is derived for one row, not for all rows of a person")
     """Why all rows of a person together, weighed, move it by no more than one row does; or a :class:`Refused`. Each
     class says it for itself, since an argument need not hold for what a subclass changes."""
 
@@ -481,7 +481,7 @@ class Algorithm(Bounded, ABC):
 def admission(cls: type[Algorithm]) -> str:
     """Return why a class takes people of several rows, or a :class:`Refused`; what looks at no rows takes all."""
     if not cls.reads_rows:
-        return "it looks at no rows"
+        return "it reads no rows"
     # A refusal is inherited, an argument is not.
     return cls.people if isinstance(cls.people, Refused) else vars(cls).get("people", Algorithm.people)
 
@@ -624,7 +624,7 @@ class Unproved(Algorithm):
     """An algorithm about which nothing is proved: as published with a flaw, or without any noise."""
 
     relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
-    people: ClassVar[str] = Refused("nothing is proved of it")
+    people: ClassVar[str] = Refused("nothing is proved about it")
 
     def guarantee(self, setting: Setting) -> Guarantee:
         """Return none: the claim's flaw, or that no noise is drawn."""

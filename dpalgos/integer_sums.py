@@ -39,7 +39,10 @@ from dpalgos.rows import (
 
 EXACT = 2**53
 """float64 holds every whole number up to here."""
-OF_BOUNDED_TRACE = "k rows of squared norm at most R²/k each: their Σ xxᵀ is positive semidefinite of trace at most R²"
+OF_BOUNDED_TRACE = (
+    "each of k rows has a squared norm of at most R²/k, so their Σ xxᵀ is positive semidefinite with a trace of at "
+    "most R²"
+)
 """Why a person's rows move a sum of outer products by no more than one row does."""
 
 

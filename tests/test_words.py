@@ -53,13 +53,7 @@ COINED = {
 }
 """Patterns of whole words, whatever their case, and what to write instead."""
 
-_IDENTITY = "this text is part of the code version: another one would charge releases again"
-EXCEPTIONS = {
-    ("guarantees.md", "constants derived anew"): _IDENTITY,
-    ("guarantees.md", "which cost nothing, then noisy-gd"): _IDENTITY,
-    ("guarantees.md", "the adaptive composition is of sums"): _IDENTITY,
-    ("guarantees.md", "has Gaussian noise of its own"): _IDENTITY,
-}
+EXCEPTIONS: dict[tuple[str, str], str] = {}
 """Pairs of a page (or ``messages``, ``docstrings``) and a text that may stay there, with the reason."""
 
 PACKAGES = ("benchmarks", "deployments", "dpalgos", "flows", "storage", "tasks", "unitball")

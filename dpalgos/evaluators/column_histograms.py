@@ -268,7 +268,10 @@ class ColumnHistograms(NoisySums):
     label_range: tuple[float, float] | None = None
     fewest_classes: ClassVar[int] = 1
     source: ClassVar[str] = "ours; Fichtenberger, Henzinger, Upadhyay 2023 (the factor)"
-    people: ClassVar[str] = "each of k rows adds ⌊U/k⌋ of the U units that one record adds, and cells cut to zero"
+    people: ClassVar[str] = (
+        "each of k rows adds ⌊U/k⌋ of the U units that one record adds, and that share of its centred cells, rounded "
+        "towards zero"
+    )
     measured: ClassVar[str] = "counts through the factor of each column and centred sums, l2"
 
     def __post_init__(self) -> None:

@@ -148,7 +148,9 @@ class ErrorDistribution(NoisySums):
     unit: ClassVar[int] = 1 << 10
     fewest_classes: ClassVar[int] = 1
     source: ClassVar[str] = "ours; Fichtenberger, Henzinger, Upadhyay 2023 (the factor)"
-    people: ClassVar[str] = "each of k rows adds ⌊U/k⌋ of the U units that one record adds, and of sums no more"
+    people: ClassVar[str] = (
+        "each of k rows adds ⌊U/k⌋ of the U units that one record adds, and at most that share to the sums"
+    )
     measured: ClassVar[str] = "running sums through the factor of each line, and sums, l2"
 
     def __post_init__(self) -> None:

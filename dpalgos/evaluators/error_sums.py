@@ -60,7 +60,7 @@ class LaplaceErrorSums(LaplaceNoise):
     label_range: Sequence[float] = (0.0, 1.0)
     unit: ClassVar[int] = _UNIT
     fewest_classes: ClassVar[int] = 1
-    people: ClassVar[str] = "each of k rows adds the part B²/G² ≤ 1/k of what one record may add"
+    people: ClassVar[str] = "each of k rows adds the share B²/G² ≤ 1/k of what one record adds at most"
     measured: ClassVar[str] = "sums of errors, l1"
 
     def __post_init__(self) -> None:

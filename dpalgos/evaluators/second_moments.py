@@ -148,8 +148,11 @@ class SecondMoments(GaussianAlgorithm):
     radius: float = field(default=1.0, metadata=POSITIVE)
     mean_share: float | None = field(default=None, metadata=between(0.01, 0.5))
 
-    source: ClassVar[str] = "ours; Dwork et al. 2014, Algorithm 1, about a released mean"
-    people: ClassVar[str] = f"k rows of norm at most R/k each add up to no more than R; {OF_BOUNDED_TRACE}"
+    source: ClassVar[str] = "ours; Dwork et al. 2014, Algorithm 1, around a released mean"
+    people: ClassVar[str] = (
+        "in the sum of rows, each of k rows has a norm of at most R/k, so their sum has a norm of at most R; in the "
+        f"second moments, {OF_BOUNDED_TRACE}"
+    )
     measured: ClassVar[str] = "Σ zzᵀ, Frobenius"
 
     def check(self, setting: Setting) -> None:

@@ -95,7 +95,7 @@ class PrivateCentring(GaussianAlgorithm, OneSum, ProjectionAlgorithm):
     """
 
     source: ClassVar[str] = "Sun, Suresh, Menon 2023, section 4: features centred privately"
-    people: ClassVar[str] = "k rows of norm at most R/k each: their sum is no longer than R"
+    people: ClassVar[str] = "each of k rows has a norm of at most R/k, so their sum has a norm of at most R"
     # Of all parties' rows together, by a curator or by sums: no aggregation of parties' own means is registered.
     trusts: ClassVar[tuple[Trust, ...]] = (Trust.CENTRAL,)
     measured: ClassVar[str] = "sum of the rows, l2"

@@ -31,7 +31,7 @@ _WANG = {
         arrangements=joint(_trainer("erm"), _basis("pca")),
     ),
     "dpml": System(
-        summary="Each party alone: objective perturbation on all dimensions, one model a party.",
+        summary="Each party alone: objective perturbation on all dimensions, one model per party.",
         source="Wang et al. 2024, section 5 (DPML), corrected",
         arrangements=alone(_trainer("objective-perturbation")),
     ),
@@ -39,12 +39,12 @@ _WANG = {
         # Measured on MNIST (five parties, epsilon 1, 20 of 784 dimensions): 0.56 correct; with the paper's objective
         # perturbation 0.45, because ten pure classifiers share what one Gaussian release has to itself. An account
         # holds more of them, too. (With Gaussian objective perturbation 0.56, but each run then spends delta for good.)
-        summary="Each party alone: noisy covariance, top-k basis, output perturbation, one model a party.",
+        summary="Each party alone: noisy covariance, top-k basis, output perturbation, one model per party.",
         source="Wang et al. 2024, Algorithms 2 and 3, corrected",
         arrangements=alone(_trainer("output-perturbation", regularisation=0.1), _basis("analyze-gauss")),
     ),
     "fed-dpdr-dpml": System(
-        summary="Private bases and models of all parties put together; otherwise noise once on each sum.",
+        summary="Local: averages the parties' private bases and models. Central, secagg: adds noise once per sum.",
         source="Wang et al. 2024, Algorithm 1, corrected",
         arrangements=averaged(_trainer("objective-perturbation"), _basis("analyze-gauss"))
         | summed(_trainer("output-perturbation"), _basis("analyze-gauss")),
@@ -68,7 +68,7 @@ _WANG = {
         arrangements=alone(_trainer("objective-perturbation-published"), _basis("analyze-gauss-published")),
     ),
     "fed-dpdr-dpml-published": System(
-        summary="The paper's whole: averaged bases, averaged models, both divided by the number of parties once more.",
+        summary="The paper's full algorithm: averages of bases and models, divided by the number of parties twice.",
         source="Wang et al. 2024, Algorithm 1",
         claim=Claim(
             "(epsilon_1 + epsilon_2, delta)-DP",
@@ -102,15 +102,19 @@ _HUANG_SOUND = {
     "dppca-dpsvm": (
         "laplace-pca",
         "output-perturbation-radial",
-        "Laplace noise on the covariance, radial on weights",
+        "Laplace noise on the covariance, radial noise on the weights",
     ),
     "radial-dpsvm": ("radial-pca", "output-perturbation-radial", "radial noise on the covariance and the weights"),
     "ag-dpsvm": ("analyze-gauss", "output-perturbation", "Gaussian noise on the covariance and the weights"),
-    "mod-sulq-dpsvm": ("mod-sulq", "output-perturbation", "MOD-SuLQ's noise on the covariance, Gaussian on weights"),
+    "mod-sulq-dpsvm": (
+        "mod-sulq",
+        "output-perturbation",
+        "MOD-SuLQ's noise on the covariance, Gaussian noise on the weights",
+    ),
 }
 _HUANG = {
     "svm": System(
-        summary="LIBSVM's linear C-SVM on all rows as they are, without reduction and noise.",
+        summary="LIBSVM's linear C-SVM on all rows, without normalisation, dimension reduction or noise.",
         source=f"{_HUANG_SOURCE}, section 4 (SVM)",
         normalisation="none",
         sound_counterpart="smo-output-perturbation",
@@ -160,7 +164,7 @@ _LOGISTIC: dict[str, object] = {"loss": "logistic", "regularisation": 1e-3}
 _OWUSU_SOUND = "secagg-output-perturbation"
 _OWUSU = {
     "non-private-central": System(
-        summary="Regularised logistic regression on all rows together, without noise: what the gaps are measured from.",
+        summary="Regularised logistic regression on all rows together, without noise: the paper's optimum.",
         source=f"{_OWUSU_SOURCE}, section 5 (the optimum)",
         arrangements=joint(_trainer("erm", **_LOGISTIC)),
     ),
@@ -172,46 +176,46 @@ _OWUSU = {
         arrangements=summed(_trainer("mpc-op")),
     ),
     _OWUSU_SOUND: System(
-        summary="The sum of the parties' minimisers, each times its rows, with Gaussian noise once.",
+        summary="The sum of the parties' minimisers, weighted by numbers of rows, with Gaussian noise once.",
         source=f"{_OWUSU_SOURCE}, Theorem 4, corrected",
         arrangements=summed(_trainer("output-perturbation", **_LOGISTIC)),
     ),
     f"{_OWUSU_SOUND}-radial": System(
-        summary="The sum of the parties' minimisers, each times its rows, with radial noise once: pure epsilon.",
+        summary="The sum of the parties' minimisers, weighted by numbers of rows, with radial noise once: pure ε.",
         source=f"{_OWUSU_SOURCE}, Theorem 4, corrected",
         arrangements=summed(_trainer("output-perturbation-radial", **_LOGISTIC)),
     ),
     "mpc-gp": System(
-        summary="Gradient descent on the mean of the parties' gradients, the paper's Gaussian noise once a step.",
+        summary="Gradient descent on the mean of the parties' gradients, the paper's Gaussian noise once per step.",
         source=f"{_OWUSU_SOURCE}, Theorem 7, Algorithm 1 (MPC-AIGP)",
         claim=PublishedGradientPerturbation.claim,
         arrangements=summed(_trainer("mpc-gp")),
     ),
     "jayaraman-gp": System(
-        summary="Gradient descent on the mean of the parties' gradients, Gaussian noise once a step.",
+        summary="Gradient descent on the mean of the parties' gradients, Gaussian noise once per step.",
         source=f"Jayaraman et al. 2018, section 3.2; {_OWUSU_SOURCE}, Table 3",
         claim=GradientPerturbation.claim,
         arrangements=summed(_trainer("gradient-perturbation")),
     ),
     "pathak": System(
-        summary="The mean of the parties' minimisers with Laplace noise for the smallest party alone.",
+        summary="The mean of the parties' minimisers, with Laplace noise calibrated to the smallest party alone.",
         source=f"Pathak, Rane, Raj 2010; {_OWUSU_SOURCE}, section 5.1 (PAT)",
         claim=Pathak.claim,
         sound_counterpart=f"{_OWUSU_SOUND}-radial",
         arrangements=summed(_trainer("pathak")),
     ),
     "local-output": System(
-        summary="Each party's minimiser with its own radial noise, then the weighted mean.",
+        summary="Each party adds radial noise to its minimiser; the server takes the weighted mean.",
         source=f"{_OWUSU_SOURCE}, section 5.1 (W-LOP)",
         arrangements=averaged(_trainer("output-perturbation-radial", **_LOGISTIC)),
     ),
     "local-objective": System(
-        summary="Each party's minimiser of its own perturbed objective, then the weighted mean.",
+        summary="Each party minimises its perturbed objective; the server takes the weighted mean.",
         source=f"{_OWUSU_SOURCE}, section 5.1 (W-LObjP)",
         arrangements=averaged(_trainer("objective-perturbation", **_LOGISTIC)),
     ),
     "local-gradient": System(
-        summary="Gradient descent on the mean of gradients that each party has noised (the sum of noise is simulated).",
+        summary="Gradient descent on the mean of the parties' noisy gradients (the sum of their noise is simulated).",
         source=f"Shokri, Shmatikov 2015; {_OWUSU_SOURCE}, section 5.1",
         arrangements=joint(_trainer("local-gradient")),
     ),
@@ -221,13 +225,13 @@ _SUN_SOURCE = "Sun et al. 2021"
 _SUN_SOUND = "smo-output-perturbation"
 _RULES = {
     "wss1": ("the maximal violating pair", f"{_SUN_SOURCE}, WSS 1"),
-    "wss2": ("second order information, as in LIBSVM", f"{_SUN_SOURCE}, WSS 2; Fan, Chen, Lin 2005"),
+    "wss2": ("second-order selection, as in LIBSVM", f"{_SUN_SOURCE}, WSS 2; Fan, Chen, Lin 2005"),
     "wss3": ("any pair within a constant factor of the maximal violating one", f"{_SUN_SOURCE}, WSS 3"),
-    "wss4": ("a pair within a constant factor that holds the largest violator", f"{_SUN_SOURCE}, WSS 4"),
+    "wss4": ("the largest violator and a partner within a constant factor of the best", f"{_SUN_SOURCE}, WSS 4"),
 }
 _SUN = {
     "smo": System(
-        summary="The C-SVM by sequential minimal optimisation, without noise; the rule of selection is a parameter.",
+        summary="The C-SVM by sequential minimal optimisation, without noise; the selection rule is a parameter.",
         source="Fan, Chen, Lin 2005; Chang, Lin 2011 (LIBSVM)",
         normalisation="none",
         sound_counterpart=_SUN_SOUND,
@@ -235,7 +239,7 @@ _SUN = {
     ),
     **{
         name: System(
-            summary=f"The C-SVM by sequential minimal optimisation, without noise; working sets by {what}.",
+            summary=f"The C-SVM by sequential minimal optimisation, without noise; working set: {what}.",
             source=where,
             normalisation="none",
             sound_counterpart=_SUN_SOUND,
@@ -244,7 +248,7 @@ _SUN = {
         for name, (what, where) in _RULES.items()
     },
     "dpwss": System(
-        summary="The C-SVM by sequential minimal optimisation, working sets drawn by the exponential mechanism.",
+        summary="The C-SVM by sequential minimal optimisation; the exponential mechanism draws the working sets.",
         source=f"{_SUN_SOURCE}, Algorithms 1 and 2",
         claim=DpWss.claim,
         normalisation="none",
@@ -252,7 +256,7 @@ _SUN = {
         arrangements=_alone_or_averaged(_trainer("dpwss")),
     ),
     _SUN_SOUND: System(
-        summary="The C-SVM solved to a certified distance from its minimum, Gaussian noise on its weights.",
+        summary="The C-SVM solved to a certified distance from its minimum, with Gaussian noise on its weights.",
         source="Chaudhuri, Monteleoni, Sarwate 2011, Corollary 8; the sound counterpart of DPWSS",
         arrangements=_alone_or_averaged(_trainer(_SUN_SOUND)),
     ),
@@ -260,7 +264,7 @@ _SUN = {
 
 _TRUEX = {
     "truex": System(
-        summary="Linear SVM by gradient descent on masked sums; each party adds noise so that t - 1 shares suffice.",
+        summary="Linear SVM by gradient descent on masked sums; the noise of any t - 1 parties suffices.",
         source="Truex et al. 2019, section 4; Wang et al. 2024, Table 1",
         claim=TruexDescent.claim,
         arrangements=joint(_trainer("truex"), trusts=(Trust.SECAGG, Trust.CENTRAL)),
@@ -269,12 +273,12 @@ _TRUEX = {
 
 _TAVARA = {
     "admm-svm": System(
-        summary="A linear SVM by consensus ADMM; every vector that a party sends has Gaussian noise of its own.",
+        summary="A linear SVM by consensus ADMM, with independent Gaussian noise on every vector that a party sends.",
         source="Tavara, Schliep, Basu 2021, corrected",
         arrangements=joint(_trainer("consensus-admm")),
     ),
     "admm-svm-published": System(
-        summary="A linear SVM by consensus ADMM; the noise of each exchange is calibrated as if it were the only one.",
+        summary="A linear SVM by consensus ADMM; each exchange has noise as if it were the only one.",
         source="Tavara, Schliep, Basu 2021",
         claim=PublishedConsensusAdmm.claim,
         sound_counterpart="admm-svm",
@@ -296,7 +300,7 @@ _ZHANG = {
 _CHAUDHURI = {
     "ppca-dpsvm": System(
         summary="Principal directions drawn by the exponential mechanism, then a Huber SVM with radial noise: pure ε.",
-        source="Chaudhuri, Sarwate, Sinha 2013, Algorithm 2, with noise on the weights too",
+        source="Chaudhuri, Sarwate, Sinha 2013, Algorithm 2, with noise also on the weights",
         arrangements=joint(_trainer("output-perturbation-radial"), _basis("ppca"))
         | averaged(_trainer("objective-perturbation"), _basis("ppca")),
     ),
@@ -313,7 +317,7 @@ _RUBINSTEIN = {
         arrangements=_alone_or_averaged(_trainer("smo-output-perturbation", **_SMALL), _FOURIER),
     ),
     "fourier-svm-laplace": System(
-        summary="The same with the paper's Laplace noise on each weight: pure ε.",
+        summary="A kernel SVM: public random Fourier features, then the C-SVM with Laplace noise: pure ε.",
         source="Rubinstein, Bartlett, Huang, Taft 2012, Algorithm 2",
         claim=SmoLaplaceOutputPerturbation.claim,
         arrangements=_alone_or_averaged(_trainer("smo-output-perturbation-laplace", **_SMALL), _FOURIER),

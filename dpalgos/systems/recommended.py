@@ -290,14 +290,14 @@ _DESCENT = AlgorithmSpec("trainers", "noisy-gd")
 _WHITENED = AlgorithmSpec("projections", "public-whitening")
 _OURS = {
     "unitball": System(
-        summary="The recommended one: map, trainer and parameters chosen from public facts, by written rules.",
+        summary="The recommended system: written rules choose map, trainer and parameters from public facts.",
         source="ours; systems.recommended",
         arrangements=summed(AlgorithmSpec("trainers", "discriminant-gd"), _WHITENED),
         choose=recommend,
         table_normalisation="none",
     ),
     "unitball-without-noise": System(
-        summary="What the recommended one gives without privacy: its map, and softmax regression without noise.",
+        summary="The recommended system without privacy: the same map, then softmax regression without noise.",
         source="ours; systems.recommended",
         sound_counterpart="unitball",
         arrangements=joint(AlgorithmSpec("trainers", "erm", _EXACT), AlgorithmSpec("projections", "public-whitening")),
@@ -310,17 +310,17 @@ _OURS = {
         arrangements=summed(_DESCENT),
     ),
     "hog-noisy-gd": System(
-        summary="Histograms of oriented gradients, which cost nothing, then noisy-gd: for images.",
+        summary="For images: histograms of oriented gradients (no cost), then noisy-gd.",
         source="ours; features.hog, trainers.gradient_descent",
         arrangements=summed(_DESCENT, AlgorithmSpec("projections", "hog")),
     ),
     "whitened-class-means": System(
-        summary="Scattering, whitened by synthetic images at no cost, then class means from one noisy sum: for images.",
+        summary="For images: scattering whitened by synthetic images (no cost), then class means from one noisy sum.",
         source="ours; features.whitening, trainers.discriminant",
         arrangements=summed(AlgorithmSpec("trainers", "class-means"), _WHITENED),
     ),
     "whitened-discriminant-gd": System(
-        summary="The same features, then softmax regression that starts from the noisy class means: for images.",
+        summary="For images: whitened scattering, then softmax regression that starts from noisy class means.",
         source="ours; features.whitening, trainers.discriminant",
         arrangements=summed(AlgorithmSpec("trainers", "discriminant-gd"), _WHITENED),
     ),

@@ -131,7 +131,7 @@ class NightSum(OneSum):
     source: ClassVar[str] = "running sums by factorisation, Denisov et al. 2022; Fichtenberger et al. 2023"
     relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
     people: ClassVar[str] = (
-        "who takes part in which night follows from arrivals alone; a night's rows of a person are one record there"
+        "arrivals alone decide in which nights a person takes part, and all rows of a person in a night are one record"
     )
 
     def check(self, setting: Setting) -> None:
@@ -336,8 +336,8 @@ class FollowTheRegularisedLeader(LeaderTrainer, OneSum):
 
     source: ClassVar[str] = "DP-FTRL, Kairouz et al. 2021"
     people: ClassVar[str] = (
-        "each of k rows' gradients is weighed 1/k in the factor that makes no score, at weights of earlier releases: "
-        "their sum is no longer than one row's"
+        "the gradient of each of k rows, at weights from earlier releases, has weight 1/k, and no score depends on k, "
+        "so their sum is no longer than the gradient of one row"
     )
     adaptive: ClassVar[bool] = True
 
@@ -399,7 +399,7 @@ class ContinualTrainer(GaussianAlgorithm):
 
     nightly: ClassVar[type[ClassMeansDiscriminant | FollowTheRegularisedLeader]]
     """What trains on one night by itself."""
-    people: ClassVar[str] = Refused("it divides rows among its nights by their places, a person's into several of them")
+    people: ClassVar[str] = Refused("it assigns rows to its nights by position, so it splits the rows of a person")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -506,7 +506,7 @@ class ContinualClassMeans(ContinualTrainer, ClassSumTrainer):
     """
 
     source: ClassVar[str] = "class means by factorisation of running sums, after Fichtenberger et al. 2023"
-    measured: ClassVar[str] = "the nights' sums of the rows of each class times the factor, in l2"
+    measured: ClassVar[str] = "sums of the rows of each class per night, times the factor, l2"
     nightly: ClassVar[type[ClassMeansDiscriminant | FollowTheRegularisedLeader]] = ClassMeansDiscriminant
 
     def work(self, setting: Setting) -> Work:
@@ -565,5 +565,5 @@ class ContinualLeader(ContinualTrainer, LeaderTrainer):
     """
 
     source: ClassVar[str] = "DP-FTRL by factorisation of running sums, Denisov et al. 2022"
-    measured: ClassVar[str] = "the nights' sums of clipped gradients times the factor, in l2"
+    measured: ClassVar[str] = "sums of clipped gradients per night, times the factor, l2"
     nightly: ClassVar[type[ClassMeansDiscriminant | FollowTheRegularisedLeader]] = FollowTheRegularisedLeader

@@ -43,7 +43,7 @@ class ClassSumTrainer(GaussianAlgorithm):
 
     count_weight: float | None = field(default=None, metadata=SHARE)
 
-    measured: ClassVar[str] = "the rows of each class and their number times a, summed, in l2"
+    measured: ClassVar[str] = "sum of the rows of each class, and their number times a, l2"
 
     def check(self, setting: Setting) -> None:
         """Raise for numeric labels."""
@@ -104,7 +104,8 @@ class ClassMeansDiscriminant(ClassSumTrainer, OneSum):
 
     source: ClassVar[str] = "ours; noisy class means, after Fisher 1936"
     people: ClassVar[str] = (
-        "each of k rows adds c = ⌊a/k⌋ and at most R c/a: together a point of the hull of single rows"
+        "each of k rows adds c = ⌊a/k⌋ to the count and a vector of norm at most R c/a, so they add a point of the "
+        "convex hull of what single rows add"
     )
 
     def distribution(self, setting: Setting) -> RoundedGaussian:
@@ -225,7 +226,8 @@ class DiscriminantDescent(ClassSumTrainer):
 
     source: ClassVar[str] = "ours; noisy gradient descent from noisy class means"
     people: ClassVar[str] = (
-        "as for class-means, then as for noisy-gd: the adaptive composition is of sums no one moves by more"
+        "as for class-means, then as for noisy-gd: a person moves each sum of the adaptive composition no more than "
+        "one row does"
     )
 
     def check(self, setting: Setting) -> None:

@@ -27,7 +27,8 @@ from dpalgos.sentences import coded
 State = TypeVar("State")
 
 OF_WEIGHED_GRADIENTS = (
-    "each of k rows' gradients is weighed 1/k in the factor that makes no score: their sum is no longer than one row's"
+    "the gradient of each of k rows has weight 1/k, and no score depends on k, so their sum is no longer than the "
+    "gradient of one row"
 )
 """Why a person's rows move a sum of clipped gradients by no more than one row does."""
 
@@ -693,7 +694,7 @@ class SampledDescent(ApproximateAlgorithm, ClippedGradientTrainer):
     regularisation: float = field(default=0.0, metadata=NON_NEGATIVE)
 
     source: ClassVar[str] = "Abadi et al. 2016; Zhu, Dong, Wang 2022"
-    people: ClassVar[str] = Refused("it draws rows, and a person with many is drawn more often")
+    people: ClassVar[str] = Refused("it samples rows, so it samples a person with many rows more often")
     relations: ClassVar[tuple[Neighbours, ...]] = (Neighbours.REPLACE_SPECIAL,)
 
     def __post_init__(self) -> None:

@@ -140,7 +140,7 @@ class SmoOutputPerturbation(GaussianAlgorithm, HingeMinimisers):
     """
 
     source: ClassVar[str] = "Chaudhuri, Monteleoni, Sarwate 2011, Corollary 8, for the C-SVM and a certified solver"
-    people: ClassVar[str] = Refused("its solver's gap is certified for rows that weigh the same")
+    people: ClassVar[str] = Refused("the gap of its solver is certified for rows of equal weight only")
 
     def check(self, setting: Setting) -> None:
         """Raise where weights could leave the grid of their noise."""
@@ -205,7 +205,7 @@ class SmoLaplaceOutputPerturbation(PureAlgorithm, HingeMinimisers):
     intercept_scaling: float = 0.0
 
     source: ClassVar[str] = "Rubinstein, Bartlett, Huang, Taft 2012, Algorithm 1 (PrivateSVM-Finite)"
-    people: ClassVar[str] = Refused("its solver's gap is certified for rows that weigh the same")
+    people: ClassVar[str] = Refused("the gap of its solver is certified for rows of equal weight only")
     claim: ClassVar[Claim | None] = Claim("epsilon-DP", "Rubinstein et al. 2012, Theorem 10, for two classes")
 
     def scale(self, setting: Setting) -> float:

@@ -164,7 +164,7 @@ class ObjectivePerturbation(PureAlgorithm, OneVsRestTrainer):
     """
 
     source: ClassVar[str] = "Chaudhuri, Monteleoni, Sarwate 2011, Algorithm 2; Wang et al. 2024, Algorithm 3, corrected"
-    people: ClassVar[str] = Refused("its Jacobian bound needs a Hessian of rank one, that of one row")
+    people: ClassVar[str] = Refused("its Jacobian bound needs a Hessian of rank one, and only that of one row has it")
     claim: ClassVar[Claim | None] = Claim("epsilon-DP for the exact minimiser", "Chaudhuri et al. 2011, Theorem 9")
 
     def guarantee(self, setting: Setting) -> Guarantee:
@@ -236,7 +236,7 @@ def _least_sigma(classes: int, records: int, epsilon: float, delta: float) -> fl
 class GaussianPerturbation(ApproximateAlgorithm, OneVsRestTrainer):
     """Objective perturbation with one Gaussian linear term for all weights; a subclass hides the solver's tolerance."""
 
-    people: ClassVar[str] = Refused("its Jacobian bound needs a Hessian of rank one, that of one row")
+    people: ClassVar[str] = Refused("its Jacobian bound needs a Hessian of rank one, and only that of one row has it")
     hiding: ClassVar[type[RadialLaplace] | type[GaussianNoise]]
     """The noise that hides it."""
 
@@ -319,7 +319,7 @@ class GaussianObjectivePerturbation(GaussianPerturbation):
     row (scalar models, add-remove-one; Theorem 3.1 does not carry over to several classes).
     """
 
-    source: ClassVar[str] = "Kifer, Smith, Thakurta 2012, Algorithm 1, Gaussian; constants derived anew"
+    source: ClassVar[str] = "Kifer, Smith, Thakurta 2012, Algorithm 1, Gaussian; constants rederived"
     claim: ClassVar[Claim | None] = Claim("(epsilon, delta)-DP for the exact minimiser", "Kifer et al. 2012, Theorem 2")
     hiding: ClassVar[type[RadialLaplace] | type[GaussianNoise]] = RadialLaplace
 
@@ -367,7 +367,7 @@ class ApproximateMinimaPerturbation(GaussianPerturbation):
 
     tolerance: float | None = field(default=None, metadata=POSITIVE)
 
-    source: ClassVar[str] = "Iyengar et al. 2019, Algorithm 1; constants derived anew"
+    source: ClassVar[str] = "Iyengar et al. 2019, Algorithm 1; constants rederived"
     claim: ClassVar[Claim | None] = Claim("(epsilon, delta)-DP", "Iyengar et al. 2019, Theorem 1")
     hiding: ClassVar[type[RadialLaplace] | type[GaussianNoise]] = GaussianNoise
 

@@ -29,7 +29,8 @@ _FINENESS = 24
 SOLVER_ASSUMPTION = coded("arithmetic-of-solvers")
 """What guarantees assume that charge :meth:`MinimiserSum.solver_tolerance`."""
 OF_MEAN_RISK = (
-    "the risk is the mean over people of the mean over their rows: each person's gradient is as short as one row's"
+    "the risk is the mean over people of the mean over their rows, so the gradient of a person is no longer than that "
+    "of one row"
 )
 """Why a person's rows move a minimiser by no more than one row does."""
 

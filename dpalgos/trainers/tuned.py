@@ -116,10 +116,13 @@ class Tuned(ApproximateAlgorithm):
     held_out: float = field(default=0.2, metadata=between(0.01, 0.5))
 
     source: ClassVar[str] = "ours; private selection after Liu, Talwar 2019 and Koskela, Redberg, Wang 2024"
-    people: ClassVar[str] = "a person's rows all train or all score, by the roster; a score is of ⌊U/k⌋ units a row"
+    people: ClassVar[str] = (
+        "all rows of a person train or all score, by position in the register of people, and each of k rows counts "
+        "⌊U/k⌋ units in a score"
+    )
     trusts: ClassVar[tuple[Trust, ...]] = (Trust.CENTRAL,)
     relations: ClassVar[tuple[Neighbours, ...]] = (Neighbours.REPLACE_ONE, Neighbours.REPLACE_SPECIAL)
-    measured: ClassVar[str] = "that of the first candidate's trainer, of the rows that train"
+    measured: ClassVar[str] = "statistic of the first candidate's trainer, over the training rows"
 
     @classmethod
     def composed_of(cls, parameters: Mapping[str, object]) -> tuple[type[Algorithm], ...]:
