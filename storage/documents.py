@@ -50,7 +50,7 @@ def open_archive(file: IO[bytes], most_members: int) -> zipfile.ZipFile:
     file.seek(max(0, size - _END.size - 20))
     locator, end = (tail := file.read())[:4], tail[-_END.size :]
     if len(end) < _END.size or not end.startswith(b"PK\x05\x06"):
-        raise zipfile.BadZipFile("it does not end like a ZIP file without a comment")
+        raise zipfile.BadZipFile("it is not a complete ZIP file, or it has a comment")
     _, _, _, _, members, listed, _, _ = _END.unpack(end)
     if locator == _LARGE_END or members > most_members or listed > _MOST_LISTED:
         raise zipfile.BadZipFile(f"it lists more than {most_members:,} members")

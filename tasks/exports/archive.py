@@ -165,7 +165,9 @@ def read(path: Path) -> Archive:
         weakref.finalize(members, file.close)
     except UNREADABLE as error:
         reason = getattr(error, "strerror", None) or error
-        raise InputError(f"{path} is not an archive of unitball export: {reason}") from error
+        raise InputError(
+            f"{path} is not an archive of unitball export ({reason}); give the ZIP file that unitball export wrote"
+        ) from error
     digests, signer = _signed(path, members)
     members.check(digests)
     return Archive(members, signer)
