@@ -12,7 +12,7 @@ from tasks.datasets.schedules import allowed_comparison
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.graph import materialise
 from tasks.planning.rows import FeatureStep
-from tasks.preparation.prepare import Prepared, prepare
+from tasks.preparation.prepare import Prepared, prepare_comparison
 from tasks.records import compare_with_champion
 from tasks.rows import resolve_dataset
 from tasks.runtime.ending import announcing_failures, one_run_a_dataset, refused
@@ -55,8 +55,7 @@ def _compared(request: ComparisonRequest) -> ComparisonOutcome:
     allowed, wanted = allowed_comparison(config.dataset, config.system)
     with one_run_a_dataset(config.dataset):
         registered = resolve_dataset(config.dataset)
-        # With any training rows, the model is compared on rows that are held out of all.
-        prepared = prepare(config.model_copy(update={"horizon": None}))
+        prepared = prepare_comparison(config)
         *_, shards = materialise(prepared.rows, begin).values()
         features = [node for node in prepared.nodes.values() if isinstance(node, FeatureStep)]
         epsilon = (request.epsilon or allowed) if registered.private else None

@@ -118,6 +118,8 @@ def schedule(
         raise ParameterError(f"--{error}") from None
     ensure_registered(config.dataset, config.public_dataset)
     config = require_feasible(config).config
+    if timing.trains and (promote or compare_epsilon is not None):
+        _require_comparable(config)
     dates, before = set_schedule(timing)
     price = "each new version is charged, and a repeated run on the same rows is free"
     if config.horizon is not None:
@@ -203,6 +205,15 @@ def schedules() -> Answer:
             *(f"not served, {full_name(one.dataset, one.name)}: {one.problem}" for one in kept.broken),
         ],
     )
+
+
+def _require_comparable(config: TrainingConfig) -> None:
+    """Refuse to compare models that no held-out rows can compare, as their comparison would."""
+    from tasks.preparation.prepare import AwaitingPartition, prepare_comparison, require_held_out
+
+    prepared = prepare_comparison(config)
+    if not isinstance(prepared, AwaitingPartition):
+        require_held_out(config, prepared.shards.held_out)
 
 
 def _managed(dataset: str, name: str | None, *, pause: bool, resume: bool, remove: bool) -> Answer:

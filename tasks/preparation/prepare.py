@@ -45,7 +45,7 @@ PlanNode = RowNode | ArrivedRows | PlannedRelease | PlannedCombination
 
 
 class LookedUp(NamedTuple):
-    """What registered rows were planned by, so that it can be looked up again.
+    """The facts by which registered rows were planned, to be looked up again.
 
     Attributes
     ----------
@@ -104,7 +104,7 @@ class PreparedRun:
 
     @property
     def rows(self) -> dict[str, RowNode | ArrivedRows]:
-        """What is made of rows, before and between releases."""
+        """The nodes made from rows, before and between releases."""
         made_of_rows = (
             node for node in self.nodes.values() if not isinstance(node, PlannedRelease | PlannedCombination)
         )
@@ -155,7 +155,7 @@ class AwaitingPartition:
 
     @property
     def rows(self) -> Mapping[str, RowNode]:
-        """What is made of rows: all of it."""
+        """The nodes made from rows: all of them."""
         return self.nodes
 
 
@@ -197,7 +197,7 @@ class Drafted(Protocol):
 
 
 class References(Protocol):
-    """What is known of rows before any of them is read."""
+    """The facts about rows that are known before any row is read."""
 
     @property
     def cap(self) -> Cap | None:
@@ -388,6 +388,31 @@ def prepare(config: TrainingConfig) -> Prepared:
         # Public rows have no cap, so that the delta does not wait for them.
         return replace(undivided, config=config.model_copy(update={"delta": config.stated_delta}))
     return prepare_divided(undivided, shards)
+
+
+def prepare_comparison(config: TrainingConfig) -> Prepared:
+    """Return the plan whose held-out rows compare a run's model with the champion.
+
+    It is that of the same run without a horizon. All rows of a horizon train, so of its plan only the test rows that a
+    public set has itself are held out.
+    """
+    if config.horizon is None:
+        return prepare(config)
+    return prepare(config.model_copy(update={"horizon": None, "test_fraction": 0.0}))
+
+
+def require_held_out(config: TrainingConfig, held_out: ShardRef | None) -> ShardRef:
+    """Return the held-out rows that compare a run's model with the champion.
+
+    Raises
+    ------
+    InputError
+        If there are none; the message says the way out.
+    """
+    if held_out is None:
+        way = "--test-fraction" if config.horizon is None else "--test-fraction and without --horizon"
+        raise InputError(f"{config.dataset} has no held-out rows to compare models on; train with {way}")
+    return held_out
 
 
 def prepare_divided(undivided: AwaitingPartition, shards: Shards) -> PreparedRun:

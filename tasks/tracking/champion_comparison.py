@@ -22,6 +22,7 @@ from tasks.datasets.schedules import Charged
 from tasks.planning.identity import code_version
 from tasks.planning.releases import PlannedRelease
 from tasks.planning.rows import FeatureStep
+from tasks.preparation.prepare import require_held_out
 from tasks.release.door import make_release
 from tasks.release.seen_rows import maps_of, rows_of
 from tasks.release.storing import read_release
@@ -39,7 +40,7 @@ COMPARISON_TAG = "unitball.comparison"
 
 
 class ComparisonRequest(BaseModel, frozen=True, extra="forbid"):
-    """Which version to compare with the champion of its name, and what that may cost the held-out rows."""
+    """The version to compare with the champion of its name, and the largest charge to the held-out rows."""
 
     model: Annotated[
         str,
@@ -181,8 +182,7 @@ def compare_models(
     new = model_comparison.lineages[0]
     if epsilon is None and new.dataset.private:
         return _from_evaluations(root, model_comparison)
-    if held_out is None:
-        raise InputError(f"{new.dataset.name} has no held-out rows; train with --test-fraction")
+    held_out = require_held_out(new.config, held_out)
     path, branches = _both(model_comparison)
     setting = _comparison_setting(model_comparison, held_out)
     if not held_out.dataset.private:

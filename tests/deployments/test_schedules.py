@@ -265,6 +265,9 @@ def test_what_comparing_costs_is_said_by_schedules_of_its_algorithm(
         (("clinic", "--nightly", "--epsilon", "0.1", "--score-id", "a"), "add --score-input"),
         (("clinic", "--epsilon", "0.1", "--score-input", "/nowhere.csv"), "/nowhere.csv"),
         (("clinic", "--nightly", "--epsilon", "5"), "cap"),
+        (("clinic", "--nightly", "--horizon", "5", "--epsilon", "0.3", "--promote"), "no held-out rows"),
+        (("clinic", "--nightly", "--horizon", "5", "--epsilon", "0.3", "--compare-epsilon", "0.1"), "no held-out rows"),
+        (("clinic", "--nightly", "--no-evaluation", "--epsilon", "0.1", "--promote"), "train with --test-fraction"),
     ],
 )
 def test_what_cannot_be_is_refused_at_once(given: tuple[str, ...], says: str, clinic: CommandLine) -> None:

@@ -23,6 +23,7 @@ from storage.errors import InputError, OverspendError, RefusedError
 from storage.refs import ReleaseRef, Visibility
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
+from tasks.preparation.prepare import prepare_comparison, require_held_out, whole
 from tasks.release.seen_rows import maps_of, rows_of
 from tasks.runtime.ending import EndState
 from tasks.runtime.steps import inline
@@ -281,6 +282,19 @@ def test_public_rows_decide_exactly(engine: Engine, tracked_root: Path, tmp_path
     assert compared.epsilon is None
     assert "300 public rows" in compared.how
     assert find_model(tracked_root, "open.noisy-gd@champion").version == "2"
+
+
+def test_no_model_of_nights_is_compared_on_rows_that_it_has_seen(tracked_root: Path, tmp_path: Path) -> None:
+    """Of a public set without test rows a fifth was held out, on which the nights had trained."""
+    rows = write_rows(tmp_path / "open.txt", 200)
+    public = {"visibility": Visibility.PUBLIC, "dimension": DIMENSION, "classes": CLASSES}
+    ingest(IngestRequest.model_validate({"name": "open", "format": "libsvm", "path": rows.path, **public}))
+    config = configured("open", horizon=3, trainer="class-means", trust="central", epsilon=1.0)
+    assert whole(prepare_comparison(config)).shards.held_out is None
+    with pytest.raises(InputError, match="without --horizon"):
+        require_held_out(config, None)
+    usual = config.model_copy(update={"horizon": None})
+    assert require_held_out(usual, whole(prepare_comparison(usual)).shards.held_out).rows == 40
 
 
 def test_the_margin_holds_as_often_as_it_says() -> None:
