@@ -382,7 +382,7 @@ def grid(budget: Loss, sensitivity: float, steps: int, setting: Setting) -> floa
 
 
 class Refused(str):
-    """Why an algorithm takes no people of several rows, in one sentence that follows a colon."""
+    """The reason why an algorithm refuses people with several rows: a sentence that follows a colon."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -709,7 +709,7 @@ class AdditiveNoise(Protocol):
 
 
 def is_sum_algorithm(algorithm: object) -> bool:
-    """Whether an algorithm sees rows only through noisy integer sums (and so can run under ``secagg``)."""
+    """Return whether an algorithm sees rows only through noisy integer sums (and so can run under ``secagg``)."""
     return hasattr(algorithm, "contribution")
 
 

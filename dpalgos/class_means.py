@@ -51,7 +51,7 @@ def blocks(dimension: int, first: int) -> Iterator[slice[int, int, None]]:
 
 @dataclass(frozen=True, slots=True)
 class ClassMeans:
-    """What one noisy sum of each class shows: post-processing of the sums.
+    """Means that follow from one noisy sum of each class: post-processing of the sums.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ class ClassMeans:
         return max(0.0, float(seen - noise) / (1.0 - math.fsum(shares**2)))
 
     def differ(self, constants: Shrinkage = SHRINKAGE) -> bool:
-        """Whether all means together lie farther apart than noise alone is expected to make them.
+        """Return whether all means together lie farther apart than noise alone is expected to make them.
 
         Σ n̂_c² ‖M_c − G‖² weighs every class's noise alike, and each of its d coordinates is by noise alone
         Σ n̂_c² (v_c (1 − 2 w_c) + Σ w_j² v_j). It has about K d degrees of freedom, so that its standard deviation is

@@ -68,7 +68,7 @@ class CountSetting(TypedDict):
 
 
 class HowCounted(TypedDict):
-    """How a release counted columns, as JSON."""
+    """The way in which a release counted columns, as JSON."""
 
     parameters: CountParameters
     budget: dict[str, object]
@@ -278,7 +278,7 @@ class UnitNormRows(Bounded, ColumnMap):
 
 
 class HowSummed(TypedDict):
-    """How a release formed second moments, as JSON."""
+    """The way in which a release formed second moments, as JSON."""
 
     parameters: dict[str, object]
     budget: dict[str, object]

@@ -19,7 +19,7 @@ _UP = 2.0**-21
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column(Bounded):
-    """Where a column lies among the features of a row, before rows are scaled: a number, or a category one-hot.
+    """The place of a column among the features of a row, before rows are scaled: a number, or a one-hot category.
 
     A number's cell is where its feature lies between ``low`` and ``high``, clipped to [0, 1]; where the feature
     ``missing`` is above 0 its cell is missing. A category has a feature a declared value, and the first of these above

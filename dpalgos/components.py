@@ -154,7 +154,7 @@ class Components:
 
     @property
     def above(self) -> int:
-        """How many noisy eigenvalues are above the floor."""
+        """Number of noisy eigenvalues above the floor."""
         return int((self.noisy > self.floor).sum())
 
     @property

@@ -93,7 +93,7 @@ _DEVIATIONS, _CELLS, _RATES, _HALVINGS = 9.0, 2_000, 4_000, 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOut:
-    """How many rows or persons were held out, which is public.
+    """The public number of held-out rows or persons.
 
     Parameters
     ----------
@@ -293,7 +293,7 @@ class UnreachableError(ParameterError):
 
 @dataclass(frozen=True, kw_only=True)
 class Paid:
-    """What the noise of a release was bought with.
+    """The budget that pays for the noise of a release.
 
     Parameters
     ----------

@@ -36,7 +36,7 @@ _NORMAL = 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Confusion:
-    """How many rows of one class are taken for another.
+    """Number of rows of one class that a model takes for another.
 
     Parameters
     ----------

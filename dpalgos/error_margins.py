@@ -1,4 +1,4 @@
-"""What a release of errors says of a model of a numeric label: error quantiles, MAE, RMSE and R², with 95 % margins.
+"""Metrics of a numeric label from a release of errors: error quantiles, MAE, RMSE and R², with 95 % margins.
 
 All is post-processing of :class:`~dpalgos.evaluators.error_distribution.ErrorDistribution`. A margin holds the number
 of the population that the held-out rows are drawn from, so it contains noise and sampling; whether a number is measured

@@ -202,12 +202,12 @@ class Rates:
 
     @property
     def shown(self) -> NDArray[np.bool_]:
-        """Which rates (r,) have so many rows that they are measured."""
+        """Mask (r,) of the rates with enough rows to be measured."""
         return self.room >= 0.0
 
     @property
     def of_noise(self) -> Floats:
-        """Which share (r,) of the variance of T is the noise's, at the noisy rates."""
+        """The noise's share (r,) of the variance of T, at the noisy rates."""
         rows = np.maximum(self.hits + self.misses, 1.0)
         rate = np.clip(self.hits / rows, 0.0, 1.0)
         noise = _variance(rate, *self.noise)

@@ -27,7 +27,7 @@ class Neighbours(StrEnum):
 
     @property
     def records(self) -> int:
-        """How many of the two records in which neighbours differ are real: 2, or 1 where the other is null.
+        """Number of real records among the two in which neighbours differ: 2, or 1 where the other is null.
 
         A sum of vectors of norm at most R moves by at most ``records`` R.
 

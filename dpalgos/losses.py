@@ -415,7 +415,7 @@ class Problem:
 
     @property
     def count(self) -> int:
-        """What sums over rows are divided by, at least 1."""
+        """Divisor of sums over rows, at least 1."""
         return max(len(self.features) if self.records is None else self.records, 1)
 
     def scores(self, weights: Floats) -> Floats:

@@ -1,4 +1,4 @@
-"""What a release of sums is made of: the noisy integers that its guarantee is about."""
+"""The contents of a release of sums: the noisy integers that its guarantee is about."""
 
 import hashlib
 

@@ -57,7 +57,7 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What distinguishes a version from the one before; for the owner alone.
+    """The difference of a version from the one before, for the owner alone.
 
     Parameters
     ----------

@@ -104,7 +104,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
 
     @property
     def n_features_in_(self) -> int:
-        """How many columns it reads."""
+        """Number of columns that it reads."""
         return len(self.feature_names_in_)
 
     @property
@@ -243,7 +243,7 @@ class PictureEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # 
 
     @property
     def n_features_in_(self) -> int:
-        """How many columns it reads."""
+        """Number of columns that it reads."""
         return 1
 
     @property

@@ -153,7 +153,7 @@ def _distinct(prints: _Prints, whose: _Prints) -> _Prints:
 
 @dataclass(frozen=True, slots=True)
 class Duplicates:
-    """How often rows come again, labels aside.
+    """Numbers of repeated rows, labels aside.
 
     Attributes
     ----------

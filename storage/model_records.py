@@ -39,7 +39,7 @@ class VersionRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRecord:
-    """What an audit has said of an algorithm.
+    """The outcome of an audit of an algorithm.
 
     Parameters
     ----------

@@ -53,7 +53,7 @@ _NOBODY = re.compile(r"[+-]?[0-9]+(?:\.[0-9]+(?:[eE][+-]?[0-9]+)?|[eE][+-][0-9]+
 
 @dataclass(frozen=True, slots=True)
 class People:
-    """What is declared of the people behind rows.
+    """The declaration of the people behind rows.
 
     Parameters
     ----------

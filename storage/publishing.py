@@ -52,7 +52,7 @@ class StagedDataset:
 
     @property
     def people(self) -> People | None:
-        """What is declared of the people behind the rows."""
+        """The declaration of the people behind the rows."""
         return None if self._arriving is None else self._arriving.people
 
     @property
@@ -67,7 +67,7 @@ class StagedDataset:
 
     @property
     def version(self) -> str:
-        """What public or derived rows are called where no people are declared: a digest of what they hold."""
+        """Name of public or derived rows without declared people: a digest of their contents."""
         return _content(self._body)[:32]
 
     def overlapping_accounts(self) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ PREFIX = "*"
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What one code means, or all that begin with it.
+    """The meaning of one code, or of all codes that begin with it.
 
     Parameters
     ----------
@@ -118,7 +118,7 @@ class Recoding:
 
     @property
     def values(self) -> tuple[str, ...]:
-        """What codes mean, each once, in the order of the declaration."""
+        """The meanings of codes, each once, in the order of the declaration."""
         return tuple(dict.fromkeys(rule.value for rule in self.declared))
 
     @property
@@ -133,7 +133,7 @@ class Recoding:
 
     @property
     def ending(self) -> str:
-        """What a message says after the rules."""
+        """The end of a message, after the rules."""
         return "" if self.first is None else f", by the first {self.first} characters"
 
     def cut(self, text: str) -> str:

@@ -18,7 +18,7 @@ class Visibility(StrEnum):
 
 
 class Labels(StrEnum):
-    """What the label column holds."""
+    """The kind of the label column."""
 
     CLASSES = "classes"
     """Class indices 0 … K − 1; the data set's manifest names the classes."""
@@ -27,7 +27,7 @@ class Labels(StrEnum):
 
 
 class OnViolation(StrEnum):
-    """What happens to a row outside the declared schema."""
+    """The treatment of a row outside the declared schema."""
 
     REFUSE = "refuse"
     """The whole ingestion stops, naming line and column."""
@@ -50,7 +50,7 @@ class OnViolation(StrEnum):
 
 
 class Scaling(StrEnum):
-    """What numbers of a table become."""
+    """The scaling of a table's numbers."""
 
     CENTRED = "centred"
     """[-1, 1] with the middle of the declared range at 0, blocks of columns weighted, and an intercept's coordinate."""
@@ -60,7 +60,7 @@ class Scaling(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What is protected, in words: one row, or a person with all rows.
+    """The protected unit, in words: one row, or a person with all rows.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ class Unit:
 
 
 class TableColumn(BaseModel, frozen=True, extra="forbid"):
-    """Which features of a row are a declared column's, and what they are at the ends of its range; all of it public.
+    """The features of a declared column in a row, with their values at the ends of its range; all of it public.
 
     Attributes
     ----------
@@ -193,7 +193,7 @@ class DatasetRef(BaseModel, frozen=True, extra="forbid"):
 
     @property
     def unit(self) -> Unit:
-        """What is protected."""
+        """The protected unit."""
         return Unit(self.person)
 
     @property

@@ -84,7 +84,7 @@ class RoundStore:
 
 
 class PrivateNotes(RoundStore):
-    """What one party has to remember of one release's rounds; secret, in its private store.
+    """The notes of one party on one release's rounds: secret, in its private store.
 
     Parameters
     ----------

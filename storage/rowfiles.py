@@ -39,7 +39,7 @@ _Item = TypeVar("_Item")
 
 @dataclass(frozen=True, slots=True)
 class RowFormat:
-    """How rows are stored.
+    """The format of stored rows.
 
     Parameters
     ----------
@@ -173,7 +173,7 @@ class _ContentDigest:
 
 @dataclass(frozen=True, slots=True)
 class WrittenRows:
-    """What a writer leaves: the files with their digests, the number of rows, and the digest of the rows."""
+    """The result of a writer: the files with their digests, the number of rows, and the digest of the rows."""
 
     files: Sequence[Sequence[str]]
     rows: int

@@ -61,7 +61,7 @@ class Table:
 
     @property
     def whole(self) -> NDArray[np.bool_]:
-        """Which rows have cells."""
+        """Mask of the rows that have cells."""
         known = np.ones(len(self.lines), dtype=bool)
         return known if self.faults is None else np.array([fault is None for fault in self.faults], dtype=bool)
 
@@ -198,7 +198,7 @@ class Schema:
 
     @property
     def people(self) -> People | None:
-        """What is declared of the people behind rows; None where each row is a separate record."""
+        """The declaration of the people behind rows; None where each row is a separate record."""
         return next((column.people for column in self.columns if isinstance(column, Person)), None)
 
     @cached_property
@@ -224,7 +224,7 @@ class Schema:
 
     @cached_property
     def places(self) -> tuple[TableColumn, ...]:
-        """Which features are which input's, in order; empty where a number has no declared range.
+        """The features of each input, in order; empty where a number has no declared range.
 
         A column of several numbers, or of several one-hot groups, is as many.
         """
@@ -249,7 +249,7 @@ class Schema:
 
     @property
     def own_features(self) -> dict[str, tuple[int, ...]]:
-        """Which features are which input's, by its name: the one that says that its cell is missing among them."""
+        """The features of each input, by its name, including the one that marks a missing cell."""
         ends = np.cumsum([0, *(column.width for column in self.inputs)])
         found = {
             column.name: tuple(range(start, stop))
@@ -313,7 +313,7 @@ class Schema:
 
     @property
     def intercept(self) -> float:
-        """What the intercept's coordinate, a row's last feature under ``Scaling.CENTRED``, is in every row."""
+        """The intercept's coordinate in every row: the last feature under ``Scaling.CENTRED``."""
         return float(self._weights[-1])
 
     def examine(self, table: Table, columns: Sequence[Column]) -> list[Examined]:

@@ -312,7 +312,7 @@ def shard_records(layout: Layout, shard: ShardRef) -> int:
 
 
 class Copied(NamedTuple):
-    """Which rows of a version a shard's are copies of.
+    """The rows of a version that a shard's rows are copies of.
 
     Attributes
     ----------

@@ -36,7 +36,7 @@ LARGEST_DIMENSION = 1 << 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """What the caller declares about a set.
+    """The caller's declaration of a set.
 
     Parameters
     ----------

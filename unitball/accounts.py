@@ -117,7 +117,7 @@ class AccountBudget:
         return None if self.left is None else self.left.epsilon
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a line a charge: ``date``, ``name``, ``epsilon``, ``delta``, ``mu``, ``run``."""
+        """Return one line per charge: ``date``, ``name``, ``epsilon``, ``delta``, ``mu``, ``run``."""
         names = ("date", "name", "epsilon", "delta", "mu", "run")
         return pd.DataFrame([{name: getattr(one, name) for name in names} for one in self.charges], columns=names)
 

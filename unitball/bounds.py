@@ -88,7 +88,7 @@ class Bounds:
 
     @property
     def places(self) -> tuple[TableColumn, ...]:
-        """Which features are numbers, and what they are at the ends of their bounds; a constant is none."""
+        """The features that are numbers, with their values at the ends of their bounds; a constant is not one."""
         ends = (self.high - self.low) / 2.0 * self._scale
         return tuple(TableColumn(at=at, low=-end, high=end) for at, end in enumerate(ends.tolist()) if end > 0)
 

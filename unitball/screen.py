@@ -59,7 +59,7 @@ def _calling() -> int:
 
 
 def called_by(package: str) -> bool:
-    """Whether a function of a package is among those that are being carried out by this thread."""
+    """Return whether a function of a package is among those that are being carried out by this thread."""
     frame: Any = sys._getframe(1)
     while frame is not None:
         if f"{frame.f_globals.get('__name__', '')}.".startswith(f"{package}."):

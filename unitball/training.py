@@ -377,7 +377,7 @@ class TrainedModel:
         return explained(self.pipeline, basis, rows, permutations=permutations, seed=seed)
 
     def by_group(self) -> pd.DataFrame:
-        """Return a line a group, of a run that was measured with ``by="column"``: its rates and their 95 % margins.
+        """Return one line per group, of a run that was measured with ``by="column"``: its rates and their 95 % margins.
 
         ``rows`` is noisy, as all numbers of private rows are; ``<rate>_low`` and ``<rate>_high`` are a margin's ends. A
         rate that cannot be measured is nan, and ``<rate>_reason`` says why. If people are protected, ``rows`` and all
@@ -393,7 +393,7 @@ class TrainedModel:
         return pd.DataFrame.from_dict(lines, orient="index").rename_axis(of.column)
 
     def group_differences(self) -> pd.DataFrame:
-        """Return a line for each two groups, of a run that was measured with ``by="column"``: differences of rates.
+        """Return one line per pair of groups, of a run that was measured with ``by="column"``: differences of rates.
 
         A rate of the first group (``group``) less that of the second (``less``), with the ends of its 95 % margin. Each
         margin holds by itself: of many differences 5 % are expected to lie outside theirs. What cannot be measured is
@@ -797,7 +797,7 @@ def frontier(
 
 
 def plot(runs: pd.DataFrame, x: str = "epsilon", y: str = "accuracy", ax: Axes | None = None) -> Axes:
-    """Draw a number of runs against another, a line an algorithm: the mean, and the range of its runs.
+    """Draw a number of runs against another, one line per algorithm: the mean, and the range of its runs.
 
     Where runs have the columns ``<y>_low`` and ``<y>_high``, bars are the means of these 95 % margins.
 

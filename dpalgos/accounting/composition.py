@@ -562,7 +562,7 @@ def _least_mu(pure: tuple[tuple[float, int], ...], mu: float, slack: float) -> f
 
 
 def lies_above(mu: float, nodes: Floats, values: Floats, slack: float) -> bool:
-    """Whether ``s + (1 - s) G_t`` is proved to be no lower than H for all t >= 1.
+    """Return whether ``s + (1 - s) G_t`` is proved to be no lower than H for all t >= 1.
 
     Parameters
     ----------

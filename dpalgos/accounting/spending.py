@@ -212,14 +212,14 @@ class Filter:
         return self.smallest(spent, left) if left >= SMALLEST_DELTA and math.isfinite(spent) else math.inf
 
     def holds(self, totals: Totals, epsilon: float, delta: float) -> bool:
-        """Whether these sums are within (epsilon, delta)."""
+        """Return whether these sums are within (epsilon, delta)."""
         spent, left = self.spent(totals), _left(totals, delta)
         if spent == 0 or left < SMALLEST_DELTA:
             return spent == 0 and left >= 0
         return spent <= self.most(epsilon, left)
 
     def may_reach(self, totals: Totals, epsilon: float, delta: float) -> bool:
-        """Whether :meth:`epsilon` may be this or less: quicker to tell than what it is."""
+        """Return whether :meth:`epsilon` may be this or less: quicker to tell than what it is."""
         spent = self.spent(totals)
         return math.isfinite(spent) and self.curve(spent, epsilon) <= _left(totals, delta)
 
@@ -294,7 +294,7 @@ def least_epsilon(totals: Totals, delta: float, parts: Mapping[str, float]) -> t
 
 
 def within_any(totals: Totals, epsilon: float, delta: float, parts: Mapping[str, float]) -> bool:
-    """Whether some filter finds the sums within epsilon and its part of delta."""
+    """Return whether some filter finds the sums within epsilon and its part of delta."""
     return any(FILTERS[name].holds(totals, epsilon, part * delta) for name, part in parts.items())
 
 
@@ -728,7 +728,7 @@ class _Candidate:
         )
 
     def fits(self, paid: Callable[[PlanCost], Totals], cap: FilterCap, plans: int) -> bool:
-        """Whether so many plans, for which parties pay this in all, are within the cap."""
+        """Return whether so many plans, for which parties pay this in all, are within the cap."""
         if self.groups:
             rows = self._groups(paid, plans)
         else:

@@ -388,7 +388,7 @@ class Stated:
 
     @property
     def losses(self) -> Sequence[Sequence[Loss]]:
-        """What is proved, or, where nothing is, claimed, as losses; empty where neither."""
+        """The proved losses; where nothing is proved, the claimed ones; empty without either."""
         if self.costs is not None or self.claimed_epsilon is None:
             return self.costs or ()
         epsilon, delta = self.claimed_epsilon, self.delta

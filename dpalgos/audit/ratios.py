@@ -36,7 +36,7 @@ _Gaussian = RoundedGaussian | SymmetricRoundedGaussian | TruexGaussian | Discret
 
 
 def is_gaussian(distribution: object) -> bool:
-    """Whether a distribution is that of a Gaussian mechanism, up to its rounding."""
+    """Return whether a distribution is that of a Gaussian mechanism, up to its rounding."""
     return isinstance(distribution, _Gaussian)
 
 

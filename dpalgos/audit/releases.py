@@ -65,7 +65,7 @@ _SLOWER = 100
 
 
 def audited(kind: str, name: str) -> bool:
-    """Whether there is something to audit: an algorithm that reads rows and draws noise."""
+    """Return whether there is something to audit: an algorithm that reads rows and draws noise."""
     cls: type[Algorithm] = lookup(kind, name)
     return cls.reads_rows and bool(cls.budgets)
 

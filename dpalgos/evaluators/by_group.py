@@ -33,17 +33,17 @@ class CountedByGroup(NoisySums):
 
     @property
     def each(self) -> int:
-        """How many times a row is counted in its group."""
+        """Number of times that a row is counted in its group."""
         return 1 if self.alone else 2
 
     @property
     def whole(self) -> int:
-        """How many times a row is counted among all rows."""
+        """Number of times that a row is counted among all rows."""
         return 0 if self.alone else 1
 
     @property
     def cost(self) -> int:
-        """What a row adds to the power of the norm: e² + w², or e + w."""
+        """Contribution of a row to the power of the norm: e² + w², or e + w."""
         return int(self.each**self.norm + self.whole**self.norm)
 
     def group_of(self, features: Floats) -> Ints:
@@ -115,7 +115,7 @@ class ConfusionByGroup(CountedByGroup):
 
     @property
     def times(self) -> float:
-        """How many times the noise of one matrix, at the same budget, a released number has."""
+        """Noise of a released number, as a multiple of the noise of one matrix at the same budget."""
         return self.length(self.cost)
 
     def sum_shape(self, setting: Setting) -> tuple[int, ...]:

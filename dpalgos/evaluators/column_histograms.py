@@ -76,7 +76,7 @@ _ROOM = 2.0**61
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What stands where in the vector: lines of bins, missing cells, centred sums, categories, classes.
+    """The layout of the vector: lines of bins, missing cells, centred sums, categories, classes.
 
     Parameters
     ----------

@@ -49,7 +49,7 @@ _MEAN_COSTS, _LEAST_SHARE = 12.0, 0.02
 
 @dataclass(frozen=True, slots=True)
 class MomentsState:
-    """What is released so far.
+    """The sums released so far.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ class MomentsState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moments:
-    """What a release says, in units of the rows.
+    """The released moments, in units of the rows.
 
     Parameters
     ----------

@@ -76,7 +76,7 @@ _OF_ONE = ("linear", "score", "square", "cube")
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """What a feature of the map is.
+    """One feature of the map.
 
     Parameters
     ----------

@@ -93,7 +93,7 @@ _OF_NORMAL = 2.0 * NormalDist().inv_cdf(0.95)
 
 @dataclass(frozen=True, slots=True)
 class LabelRange:
-    """What released counts say of where a numeric label lies.
+    """The range of a numeric label by released counts.
 
     Parameters
     ----------

@@ -53,7 +53,7 @@ class Port:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What became of a row; ``values`` are empty where there are more than features may be.
+    """The outcome of a network on a row; ``values`` are empty if there are more than the largest number of features.
 
     Attributes
     ----------

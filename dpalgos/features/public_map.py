@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class RowFeatures(ArrayFields, ABC):
-    """What a public map gives: a function of one row at a time, made of arrays, which pipelines can hold."""
+    """The function that a public map makes: of one row at a time, made of arrays, so that pipelines can hold it."""
 
     __slots__ = ()
     kept: ClassVar[bool] = False

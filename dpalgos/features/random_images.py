@@ -18,7 +18,7 @@ _POINTS, _BLOCK = 48, 1024
 
 
 class RandomProcess(ABC):
-    """What draws images and changes them by what means nothing."""
+    """A random process that draws images and changes them in ways without meaning."""
 
     __slots__ = ()
 

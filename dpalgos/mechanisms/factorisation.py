@@ -215,7 +215,7 @@ class ToeplitzFactor(Bounded):
 
     @property
     def largest_entry(self) -> int:
-        """How far a row moves one night's entry of Ĉx at most, where it moves the sum of a night by 1.
+        """Largest change of one night's entry of Ĉx by a row that moves the sum of a night by 1.
 
         The most of Σ_i ĉ_{t−s_i} over participations: ĉ does not increase, and they are ``separation`` nights apart.
         """

@@ -74,7 +74,7 @@ class KernelRows:
 
     @property
     def rounding(self) -> float:
-        """How far a remembered kernel value may be from the true one."""
+        """Largest distance of a stored kernel value from the true one."""
         return self._largest * 0.5 * float(np.finfo(self._type).eps)
 
     def widen(self) -> None:

@@ -99,7 +99,7 @@ class Machine(Unproved):
 
 @dataclass(frozen=True, kw_only=True)
 class MachineTrainer(Machine):
-    """What trains a C-SVM by sequential minimal optimisation; a subclass chooses the working sets.
+    """A trainer of a C-SVM by sequential minimal optimisation; a subclass chooses the working sets.
 
     Parameters
     ----------

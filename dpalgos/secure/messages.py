@@ -345,7 +345,7 @@ class RoundParameters(Wire, Bounded):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToServer(Wire):
-    """What a party sends in a session; :attr:`RoundParameters.session` says which."""
+    """A message of a party in a session, which :attr:`RoundParameters.session` identifies."""
 
     session: Digest
     sender: Number

@@ -448,7 +448,7 @@ class AdvertisedKeys(Wire):
 
     @cached_property
     def neighbours(self) -> Mapping[int, tuple[int, ...]]:
-        """Who masks with whom; in a sparse graph drawn from the digest of these keys, bound to its purpose."""
+        """The parties that mask with each other; the digest of these keys draws a sparse graph, for its purpose."""
         seed = hashlib.sha256(keys.context("order", self.encode())).digest()
         return neighbourhoods(tuple(self.public_keys), self.parameters.graph, seed)
 
@@ -526,12 +526,12 @@ class SurvivorSet(Wire):
 
     @cached_property
     def digest(self) -> bytes:
-        """What requests and responses refer to it by."""
+        """Digest by which requests and responses refer to it."""
         return hashlib.sha256(self.encode()).digest()
 
     @cached_property
     def numbers(self) -> bytes:
-        """What parties remember of whom it holds."""
+        """Digest of the survivors' numbers, which parties remember."""
         return numbers_digest(self.survivors)
 
     @cached_property

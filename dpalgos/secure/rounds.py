@@ -182,7 +182,7 @@ def run_rounds(transport: Transport[A, R], stages: Sequence[Stage] = (*AGREEMENT
 
 
 class PartyMemory(Protocol):
-    """What one party remembers of a session; secret, its own, and there after a crash if the session is to go on."""
+    """The memory of one party of a session: secret and separate, and needed after a crash to continue the session."""
 
     def recall(self, stage: Stage) -> PartyState | None:
         """Return the state kept at this stage, else the latest of those before it; None where there is none."""

@@ -36,7 +36,7 @@ from dpalgos.synthesis.projection import to_simplex
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """What tables of pairs say of a column: rows of each class in blocks of its groups.
+    """Rows of each class in blocks of a column's groups, by tables of pairs.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""How far pairs of columns depend on each other given the class, by noisy tables, and the tree of the strongest.
+"""Dependence of pairs of columns given the class, by noisy tables, and the tree of the strongest pairs.
 
 *The statistic.* Of a class with N rows let x be the noisy table of a pair, p and q its shares by row and by column, and
 r = x − N p qᵀ, N = Σ x. Q = Σ w(p) w(q) r²/N with w(p) = 1/(p + τ), τ² = s²/N, estimates n times a squared contingency.
@@ -55,7 +55,7 @@ _ONE_ROW = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Dependence:
-    """What noisy tables say of a pair of columns.
+    """The dependence of a pair of columns by noisy tables.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What the server makes of a synthesis' releases: groups of columns, the tree, the tables that rows are drawn by."""
+"""Post-processing of a synthesis' releases: groups of columns, the tree, the tables that rows are drawn by."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Made = TypeVar("Made", bound=Artefact)
 
 @dataclass(frozen=True, kw_only=True)
 class OfColumnCounts(Bounded, Aggregator[Statistic, Made], Generic[Made]):
-    """What is made of released histograms of columns, and of later releases that rest on them.
+    """Base of aggregators of released histograms of columns, and of later releases that rest on these.
 
     Parameters
     ----------
@@ -130,7 +130,7 @@ class PairGroups(OfColumnCounts[GroupCodes]):
 
 @dataclass(frozen=True, kw_only=True)
 class OfTree(OfColumnCounts[Made], Generic[Made]):
-    """What is made with the tree of the columns.
+    """Base of aggregators that use the tree of the columns.
 
     Parameters
     ----------

@@ -19,7 +19,7 @@ from dpalgos.synthesis.drawing import Drawing, Drawn, DrawnColumn
 @released_kind("synthesis")
 @dataclass(frozen=True, slots=True)
 class Synthesis(ArrayFields):
-    """What rows are drawn by: class, then each column given the class and its parent's group, then a place in a group.
+    """The model that draws rows: class, then each column given class and parent's group, then a place in a group.
 
     All but the ends of features are whole numbers, so that drawing is integer arithmetic.
 

@@ -210,7 +210,7 @@ class System:
 
 
 def sums_only(arrangement: Arrangement) -> bool:
-    """Whether every part of an arrangement that looks at rows sees them through sums over all parties."""
+    """Return whether every part of an arrangement that looks at rows sees them through sums over all parties."""
     scopes = {arrangement.trainer_scope}
     parts = [lookup("trainers", arrangement.trainer.name)]
     if arrangement.projection is not None:

@@ -124,7 +124,7 @@ def descent_of_classes(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learning:
-    """What is chosen for a table whose columns are declared.
+    """The choices for a table whose columns are declared.
 
     Parameters
     ----------

@@ -275,7 +275,7 @@ _LARGEST_STEP = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class LeaderTrainer(GaussianAlgorithm, ClippedGradientTrainer):
-    """What trainers have in common whose weights are a running sum of gradients, W = −η Ĝ.
+    """Base of trainers whose weights are a running sum of gradients, W = −η Ĝ.
 
     Parameters
     ----------
@@ -382,7 +382,7 @@ _Prepared = tuple[ArrayRows | Ints, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class ContinualTrainer(GaussianAlgorithm):
-    """What releases every night's running sums of a horizon in one run; the state is the nights' releases so far.
+    """Base of trainers that release the running sums of all nights in one run; the state is the releases so far.
 
     Parameters
     ----------

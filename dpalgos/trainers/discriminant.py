@@ -31,7 +31,7 @@ def linear_model(weights: Floats, intercept: Floats) -> LinearModel:
 
 @dataclass(frozen=True, kw_only=True)
 class ClassSumTrainer(GaussianAlgorithm):
-    """What trainers that release the sums of each class have in common.
+    """Base of trainers that release the sums of each class.
 
     Parameters
     ----------
@@ -132,7 +132,7 @@ class ClassMeansDiscriminant(ClassSumTrainer, OneSum):
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """How many steps follow the class means, and what they get.
+    """The number of steps after the class means, and the split of the budget.
 
     Parameters
     ----------

@@ -206,7 +206,7 @@ class ClassedRows:
 
 @dataclass(frozen=True, slots=True)
 class DescentState:
-    """What the server holds between two sums; made of noisy sums alone.
+    """The server's state between two sums, made of noisy sums alone.
 
     Parameters
     ----------

@@ -30,7 +30,7 @@ TOLERANCE_SHARE = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """What a budget buys.
+    """The noise and the regularisation that fit a budget.
 
     Parameters
     ----------

@@ -164,7 +164,7 @@ class Tuned(ApproximateAlgorithm):
 
     @property
     def mu(self) -> float:
-        """What a candidate costs, as Gaussian-DP, rounded down."""
+        """Cost of a candidate, as Gaussian-DP, rounded down."""
         return candidate_mu(self.budget.epsilon, self.budget.delta, self.count, self.chance) * (1.0 - 1e-9)
 
     def candidates(self) -> list[Algorithm]:

@@ -84,7 +84,7 @@ class TrustModel:
         return None
 
     def travels(self, algorithm: Algorithm, setting: Setting) -> bool:
-        """Whether each party of a sum makes its part by itself, so that it may come from another machine."""
+        """Return whether each party of a sum makes its part by itself, so that it may come from another machine."""
         return False
 
     def summation(
@@ -179,7 +179,7 @@ class Local(NoiseOfEach):
             )
 
     def travels(self, algorithm: Algorithm, setting: Setting) -> bool:
-        """Whether there are sums: each party's has all of its noise before it leaves."""
+        """Return whether there are sums: each party's has all of its noise before it leaves."""
         return is_sum_algorithm(algorithm)
 
 
@@ -283,11 +283,11 @@ class SecureAggregation(NoiseOfEach):
         return secagg_guarantee(sums.guarantee(setting), self.tolerance(len(setting.sizes)), sums.steps(setting))
 
     def in_rounds(self, algorithm: Algorithm, setting: Setting) -> bool:
-        """Whether there is one sum, over parties few enough to mask with each other."""
+        """Return whether there is one sum, over parties few enough to mask with each other."""
         return graph_for(self.tolerance(len(setting.sizes))) is None and _sums(algorithm).steps(setting) == 1
 
     def travels(self, algorithm: Algorithm, setting: Setting) -> bool:
-        """Whether the parties are few enough to mask with each other."""
+        """Return whether the parties are few enough to mask with each other."""
         return is_sum_algorithm(algorithm) and graph_for(self.tolerance(len(setting.sizes))) is None
 
     def summation(

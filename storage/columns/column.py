@@ -106,7 +106,7 @@ class Column(ABC):
 
     @property
     def groups(self) -> tuple[int, ...]:
-        """How many of its other features form each one-hot group, in order."""
+        """Number of its other features in each one-hot group, in order."""
         return ()
 
     @property

@@ -75,7 +75,7 @@ class Label(Column):
 
     @property
     def _texts(self) -> tuple[str, ...]:
-        """How the classes are written."""
+        """The written names of the classes."""
         return self.classes if self.recoding is None else tuple(self.recoding.rules)
 
     @property
@@ -87,7 +87,7 @@ class Label(Column):
 
     @property
     def written(self) -> frozenset[str]:
-        """How the classes are written."""
+        """The written names of the classes."""
         return frozenset(self.classes) if self.recoding is None else self.recoding.written
 
     def read(self, cells: Any, decimal: str = ".") -> pa.StringArray | Floats:

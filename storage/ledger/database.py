@@ -379,7 +379,7 @@ class Known:
 
 @dataclass(slots=True)
 class Memory:
-    """What is remembered of one ledger from one transaction to the next, as long as its creator keeps it.
+    """The memory of one ledger between transactions, as long as its creator keeps it.
 
     It saves time and changes no result: without one, each transaction that writes looks at the whole chain and reads
     each mark twice, and each opening reads the table of versions and makes an engine, which compiles its statements

@@ -54,7 +54,7 @@ from storage.ledger.entries import (
 
 
 class OutputOutcome(StrEnum):
-    """What recording an output's digest found."""
+    """The result of recording an output's digest."""
 
     RECORDED = "recorded"
     """The first output of this release."""

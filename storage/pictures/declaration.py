@@ -15,7 +15,7 @@ ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".ppm", ".pgm")
 
 
 class Pixels(StrEnum):
-    """What a pixel is: channels and depth."""
+    """The kind of a pixel: channels and depth."""
 
     GREY = "grey"
     """One channel of 8 bits; colours are turned to grey (BT.601)."""
@@ -26,7 +26,7 @@ class Pixels(StrEnum):
 
     @property
     def channels(self) -> int:
-        """How many there are."""
+        """Number of channels."""
         return 3 if self is Pixels.COLOUR else 1
 
     @property
@@ -36,7 +36,7 @@ class Pixels(StrEnum):
 
 
 class Fit(StrEnum):
-    """How an image becomes square."""
+    """The way in which an image becomes square."""
 
     MIDDLE = "middle"
     """Cut to the square in its middle."""
@@ -45,7 +45,7 @@ class Fit(StrEnum):
 
 
 class Alpha(StrEnum):
-    """How transparent pixels are treated."""
+    """The treatment of transparent pixels."""
 
     REFUSE = "refuse"
     """An image with an alpha channel or a transparent colour is refused."""
@@ -58,7 +58,7 @@ class Alpha(StrEnum):
 
 
 class Palettes(StrEnum):
-    """How images are treated whose pixels are numbers of a palette."""
+    """The treatment of images whose pixels are numbers of a palette."""
 
     REFUSE = "refuse"
     """They are refused: numbers of a palette may be anything, such as the parts of a drawn mask."""
@@ -68,7 +68,7 @@ class Palettes(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pictures:
-    """What is declared of a set of images.
+    """The declaration of a set of images.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ class Pictures:
 
     @property
     def kind(self) -> Pixels:
-        """What a pixel is, once that is known."""
+        """The kind of its pixels, once known."""
         assert self.pixels is not None, "pixels are declared or found before an image is read"
         return self.pixels
 

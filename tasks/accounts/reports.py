@@ -37,7 +37,7 @@ LOW = 0.8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccountReading:
-    """What some of an account's plans cost, read at the cap's delta: not a separate guarantee.
+    """The cost of some of an account's plans, read at the cap's delta: not a separate guarantee.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ class ChargeLine(TypedDict):
 
 
 class PlanLine(TypedDict):
-    """What one charged plan cost, at the delta at which it states its cost, or where that is infinite at the account's.
+    """The cost of one charged plan, at its stated delta, or at the account's where that is infinite.
 
     None where both are infinite. ``epsilon`` is the largest that a party paid, and ``parties`` says how much each did;
     ``mu`` is the largest of Gaussian-DP, where all of it is.
@@ -133,7 +133,7 @@ class LeftLine(TypedDict):
 
 
 class PartyBudget(TypedDict):
-    """What one party's rows have paid; epsilon is None where it is infinite."""
+    """The spending of one party's rows; epsilon is None where it is infinite."""
 
     party: str
     epsilon_spent: float | None

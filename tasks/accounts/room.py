@@ -50,7 +50,7 @@ class OneMore:
 
     @property
     def amount(self) -> str:
-        """How much, without the kind of run: for tables whose heading says it."""
+        """The amount without the kind of run, for tables whose heading names the kind."""
         return f"epsilon up to {self.epsilon:.4g} at delta {self.delta:g}" if self.epsilon > 0 else "nothing"
 
 

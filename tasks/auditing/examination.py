@@ -101,7 +101,7 @@ _MOST_FIELDS = 5
 
 
 class AuditRequest(BaseModel, frozen=True, extra="forbid"):
-    """What a scheduled audit examines; rows are synthetic, so nothing is charged."""
+    """The request of a scheduled audit. It is free, because its rows are synthetic."""
 
     algorithm: Annotated[
         Annotated[str, RegisteredName("systems")] | None,
@@ -120,7 +120,7 @@ class AuditRequest(BaseModel, frozen=True, extra="forbid"):
 
 
 class Examined(BaseModel, frozen=True, arbitrary_types_allowed=True):
-    """What the audits of one algorithm say together.
+    """The joint result of the audits of one algorithm.
 
     Attributes
     ----------

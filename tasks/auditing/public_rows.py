@@ -136,7 +136,7 @@ _MODELS, _MEMBERSHIP_ROWS = 64, 160
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MembershipReport(Report):
-    """How well members are told from others, and how well the guarantee lets them be.
+    """The success of membership inference, and the bound of the guarantee on it.
 
     Parameters
     ----------

@@ -28,7 +28,7 @@ KINDS = ("systems", "projections", "trainers", "evaluators")
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is audited.
+    """The subject of an audit.
 
     Parameters
     ----------

@@ -166,7 +166,7 @@ class SyntheticRun:
 
     @property
     def stated(self) -> Stated:
-        """What is claimed and proved of the run."""
+        """The claimed and the proved guarantee of the run."""
         return Stated(
             delta=self.plan.delta,
             claimed_epsilon=None if lookup("systems", self.plan.system).claim is None else self.plan.epsilon,

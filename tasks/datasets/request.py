@@ -66,7 +66,7 @@ class AccountRequest(BaseModel, frozen=True, extra="forbid"):
 
 
 class RowsRequest(BaseModel, frozen=True, extra="forbid"):
-    """What rows are, where no schema says it, and how invalid ones are treated."""
+    """The kind of the rows, where no schema declares it, and the treatment of invalid ones."""
 
     heading: ClassVar[str] = "Rows"
 
@@ -93,7 +93,7 @@ class RowsRequest(BaseModel, frozen=True, extra="forbid"):
 
 
 class PeopleRequest(BaseModel, frozen=True, extra="forbid"):
-    """Which rows belong to one person."""
+    """The declaration of the rows that belong to one person."""
 
     heading: ClassVar[str] = "People"
 
@@ -117,7 +117,7 @@ class PeopleRequest(BaseModel, frozen=True, extra="forbid"):
 
 
 class ImagesRequest(BaseModel, frozen=True, extra="forbid"):
-    """How images are read."""
+    """The way in which images are read."""
 
     heading: ClassVar[str] = "Images"
 
@@ -153,7 +153,7 @@ class LimitsRequest(BaseModel, frozen=True, extra="forbid"):
 class IngestRequest(
     LimitsRequest, ImagesRequest, PeopleRequest, RowsRequest, AccountRequest, frozen=True, extra="forbid"
 ):
-    """What the owner says of rows that are ingested; see ``unitball ingest --help``."""
+    """The owner's request to ingest rows; see ``unitball ingest --help``."""
 
     name: Annotated[str, Field(description="Name of the data set.")]
     format: Annotated[

@@ -53,7 +53,7 @@ COVERED = "Coverage, such as 0.9: add intervals to predicted numbers, or sets to
 
 
 class Schedule(BaseModel, frozen=True, extra="forbid"):
-    """What starts runs on one data set, and which.
+    """A schedule: the triggers of runs on one data set, and their configuration.
 
     A repeated run on the same version is served from the cache without a charge; a new version is charged
     in full, and so is a run whose releases another version of Unitball or of a library computes otherwise.
@@ -181,7 +181,7 @@ def full_name(dataset: str, name: str) -> str:
 
 
 class BrokenSchedule(NamedTuple):
-    """What is kept for a data set and cannot be served.
+    """A stored schedule of a data set that cannot be served.
 
     Attributes
     ----------

@@ -29,7 +29,7 @@ _MOST_EXAMPLES = 3
 
 @dataclass(slots=True)
 class ColumnReport:
-    """What was found in one column.
+    """The findings in one column.
 
     Attributes
     ----------
@@ -60,7 +60,7 @@ class ColumnReport:
 
 @dataclass(slots=True)
 class SchemaReport:
-    """What a schema makes of a file.
+    """The outcome of a schema on a file.
 
     Attributes
     ----------

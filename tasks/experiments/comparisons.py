@@ -57,7 +57,7 @@ class Verdict(BaseModel, frozen=True):
 
     @property
     def shown(self) -> str:
-        """What was measured, for people."""
+        """The measurement, for people."""
         return "–" if self.measured is None else f"{self.measured:.4g}"
 
     @property

@@ -82,12 +82,12 @@ class Point(_Specification):
 
     @property
     def key(self) -> str:
-        """What the point asks, for which series, as a digest."""
+        """Digest of the point's request and its series."""
         return identity(config=self.config.model_dump(mode="json"), label=self.label)
 
     @property
     def description(self) -> str:
-        """What the point asks, for people."""
+        """The point's request, for people."""
         settings = {name: value for name, value in self.axes.items() if name not in ("dataset", "algorithm")}
         listed = ", ".join(f"{name}={value}" for name, value in settings.items())
         return f"{self.label} on {self.config.dataset}" + (f" ({listed})" if listed else "")
@@ -107,7 +107,7 @@ def _point(label: str | None, settings: dict[str, object], varied: Sequence[str]
 
 
 class Stated(BaseModel, frozen=True):
-    """What an experiment is called and asks, in its specification and on its page."""
+    """The name and the question of an experiment, in its specification and on its page."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$", description="Of the experiment.")]
     title: Annotated[str, Field(description="Title of the figure. Default: the name.")] = ""
@@ -117,7 +117,7 @@ class Stated(BaseModel, frozen=True):
 
 
 class Runs(_Specification):
-    """Which runs there are: every point of a grid, or of blocks with their own settings and grids."""
+    """The runs of an experiment: every point of a grid, or of blocks with their own settings and grids."""
 
     workers: Annotated[
         int | None, Field(ge=1, le=256, description="Parallel runs. Default: by the machine's cores.")
@@ -191,13 +191,13 @@ class DataNeed(_Specification):
 
 
 class Scale(Runs):
-    """How large an experiment is run: on which data, with which settings beyond the common ones."""
+    """The scale of an experiment: its data, and its settings in addition to the common ones."""
 
     data: Annotated[list[DataNeed], Field(min_length=1)]
 
 
 class Plot(_Specification):
-    """What is drawn: a metric against an axis, a line or bar a series, a panel a data set."""
+    """A plot: a metric against an axis, one line or bar per series, one panel per data set."""
 
     kind: Literal["lines", "bars", "boundary"] = "lines"
     x: str = "epsilon"

@@ -73,7 +73,7 @@ Transport = Callable[[str, Request], Answer | None]
 
 
 class Federated(BaseModel, frozen=True):
-    """What a run over separate parties leaves with the coordinator.
+    """The result of a run over separate parties at the coordinator.
 
     Attributes
     ----------

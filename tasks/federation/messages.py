@@ -36,11 +36,11 @@ Message = Annotated[str, Field(max_length=_MOST_MESSAGE, description="Of the pro
 
 
 class WireModel(BaseModel, frozen=True, extra="forbid"):
-    """What travels."""
+    """Base of the messages that travel between coordinator and parties."""
 
 
 class Ask(StrEnum):
-    """What a party is asked to do, in this order."""
+    """The requests to a party, in this order."""
 
     DESCRIBE = "describe"
     """Say, signed, what is public of its rows."""
@@ -61,7 +61,7 @@ class Ask(StrEnum):
 
 
 class Status(StrEnum):
-    """What became of a request."""
+    """The outcome of a request."""
 
     DONE = "done"
     REFUSED = "refused"
@@ -71,7 +71,7 @@ class Status(StrEnum):
 
 
 class Purpose(StrEnum):
-    """What a signature is for: one made for one purpose says nothing for another."""
+    """The purpose of a signature: a signature for one purpose is not valid for another."""
 
     DESCRIPTION = "description"
     ADVERTISEMENT = "advertisement"
@@ -84,7 +84,7 @@ class Purpose(StrEnum):
 
 
 class Description(WireModel):
-    """What is public of a party's rows.
+    """The public description of a party's rows.
 
     Attributes
     ----------
@@ -128,7 +128,7 @@ class Description(WireModel):
 
     @property
     def unit(self) -> Unit:
-        """What is protected."""
+        """The protected unit."""
         return Unit(self.person)
 
     def written(self) -> str:
@@ -166,7 +166,7 @@ def _signed(purpose: Purpose, run: str, party: str, body: str) -> bytes:
 
 
 class Floors(WireModel):
-    """What a party's owner asks of every plan of secure sums: against whom it has to hold.
+    """The owner's requirements on every plan of secure sums: the adversaries that it must withstand.
 
     The coordinator writes the plan, and the fault model in it says how little noise is enough and which sums may be
     opened; so the owners say what it may not go below.
@@ -218,7 +218,7 @@ class Floors(WireModel):
 
 
 class Roster(WireModel):
-    """Who the parties are, in order: each one's name and the fingerprint of its key.
+    """The parties, in order: each one's name and the fingerprint of its key.
 
     Attributes
     ----------
@@ -299,7 +299,7 @@ class Sent(WireModel):
 
 
 class Counted(WireModel):
-    """What a run counts that describes the parties' rows and makes no model; its configuration has the budget.
+    """The counts of a run that describes the parties' rows and makes no model; its configuration has the budget.
 
     Attributes
     ----------
@@ -318,7 +318,7 @@ class Counted(WireModel):
 
 
 class Request(WireModel):
-    """What a coordinator asks of a party; the party derives everything else itself.
+    """The request of a coordinator to a party, which derives everything else itself.
 
     Attributes
     ----------
@@ -360,7 +360,7 @@ CHARGED_BEFORE = "charged before"
 
 
 class Answer(WireModel):
-    """What a party answers.
+    """The answer of a party.
 
     Attributes
     ----------

@@ -339,7 +339,7 @@ def sent_numbers(body: str, length: int, party: str) -> Ints:
 
 
 class Evidence(WireModel):
-    """What was signed for one release.
+    """The signatures for one release.
 
     Guarantee
     ---------

@@ -19,7 +19,7 @@ Node = Partition | PlannedRelease | PlannedCombination
 
 
 class StatisticsRequest(BaseModel, frozen=True, extra="forbid"):
-    """What is asked of every command that releases column statistics."""
+    """The settings of every command that releases column statistics."""
 
     dataset: Annotated[str, Field(description="Registered data set.")]
     epsilon: Annotated[
@@ -57,7 +57,7 @@ class StatisticsPlan(Planned):
 
     @property
     def system(self) -> str:
-        """What the plan is called."""
+        """Name of the plan."""
         raise NotImplementedError
 
     @property
@@ -87,7 +87,7 @@ class StatisticsPlan(Planned):
 
     @property
     def nodes(self) -> dict[str, Node]:
-        """What is to be made, by key, each after its inputs."""
+        """The nodes of the plan by key, each after its inputs."""
         raise NotImplementedError
 
 
@@ -96,7 +96,7 @@ def _by_key(*nodes: Node | None) -> dict[str, Node]:
 
 
 class DescriptionRequest(StatisticsRequest, frozen=True, extra="forbid"):
-    """What is asked of a description; see ``unitball describe --help``."""
+    """The settings of a description; see ``unitball describe --help``."""
 
     pairs: Annotated[
         tuple[str, ...], Field(description="Pairs of columns to count instead of single ones, a,b each.")
@@ -123,7 +123,7 @@ class DescriptionPlan(StatisticsPlan):
 
     @property
     def system(self) -> str:
-        """What the plan is called."""
+        """Name of the plan."""
         return DESCRIBE
 
     @property
@@ -133,12 +133,12 @@ class DescriptionPlan(StatisticsPlan):
 
     @property
     def nodes(self) -> dict[str, Node]:
-        """What is to be made, by key, each after its inputs."""
+        """The nodes of the plan by key, each after its inputs."""
         return _by_key(self.partition, self.counts)
 
 
 class ReductionRequest(StatisticsRequest, frozen=True, extra="forbid"):
-    """What is asked of a reduction; see ``unitball reduce --help``."""
+    """The settings of a reduction; see ``unitball reduce --help``."""
 
     components: Annotated[
         PositiveInt | None, Field(description="Number of components. Default: those above the noise.")
@@ -179,17 +179,17 @@ class ReductionPlan(StatisticsPlan):
 
     @property
     def system(self) -> str:
-        """What the plan is called."""
+        """Name of the plan."""
         return REDUCTION
 
     @property
     def nodes(self) -> dict[str, Node]:
-        """What is to be made, by key, each after its inputs."""
+        """The nodes of the plan by key, each after its inputs."""
         return _by_key(self.partition, self.moments, self.plane, self.scores)
 
 
 class SynthesisRequest(StatisticsRequest, frozen=True, extra="forbid"):
-    """What is asked of a synthesis; see ``unitball synthesise --help``."""
+    """The settings of a synthesis; see ``unitball synthesise --help``."""
 
     pairs: Annotated[
         tuple[str, ...],
@@ -246,7 +246,7 @@ class SynthesisPlan(StatisticsPlan):
 
     @property
     def system(self) -> str:
-        """What the plan is called."""
+        """Name of the plan."""
         return SYNTHESIS
 
     @property
@@ -256,7 +256,7 @@ class SynthesisPlan(StatisticsPlan):
 
     @property
     def nodes(self) -> dict[str, Node]:
-        """What is to be made, by key, each after its inputs; histograms that were there before are not among it."""
+        """The nodes of the plan by key, each after its inputs, without the histograms that exist already."""
         own = [one for one in self.counts if one.key not in self.before]
         return _by_key(
             self.partition, *own, self.pair_groups, self.pairs, self.tree_groups, self.tables, self.synthesis

@@ -348,7 +348,7 @@ class AlgorithmSettings(BaseModel, frozen=True, extra="forbid"):
 
     @property
     def system(self) -> str:
-        """What runs, in a word: the system's name, or those of the parts that are put together."""
+        """Name of the algorithm that runs: the system's name, or those of its parts."""
         return self.algorithm or "+".join(filter(None, (self.projection, self.trainer, self.aggregation)))
 
 

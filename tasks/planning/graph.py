@@ -5,11 +5,11 @@ from typing import Protocol, TypeVar
 
 
 class Node(Protocol):
-    """What is made once: rows, a public map, a release, or what the server makes of releases."""
+    """A node that is made once: rows, a public map, a release, or a combination of releases."""
 
     @property
     def key(self) -> str:
-        """What it is known by: where something of this key exists, it is not made again."""
+        """Identity of the node: if a result of this key exists, it is not made again."""
         ...
 
     @property

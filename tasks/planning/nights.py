@@ -47,7 +47,7 @@ from tasks.planning.rows import FeatureStep, Shards
 
 
 class Stream(Planned):
-    """Which release of a stream a release is: that of one night of a horizon, charged with all others at once.
+    """The place of a release in a stream: one night of a horizon, charged with all others at once.
 
     Attributes
     ----------
@@ -147,12 +147,12 @@ class PlannedNight(PlannedRelease):
 
     @property
     def charged_parties(self) -> tuple[str, ...]:
-        """Who pays, in the ledger: the rows of a whole horizon."""
+        """The charged party in the ledger: the rows of a whole horizon."""
         return (f"horizon {self.stream.horizon}",)
 
     @property
     def charged_partition(self) -> str:
-        """What horizons are parts of."""
+        """The partition that horizons are parts of."""
         return self.stream.partition
 
     @property
@@ -162,7 +162,7 @@ class PlannedNight(PlannedRelease):
 
     @property
     def charged_as(self) -> str:
-        """What all nights have in common."""
+        """Key under which all nights are charged."""
         return self.stream_key
 
     def build(self) -> Algorithm:
@@ -222,7 +222,7 @@ class ArrivedRows(Planned):
 
 
 class PlannedNightModel(PlannedCombination):
-    """What the server makes of the nights so far: the running sum, and of that a model.
+    """The combination of the nights so far: the running sum, and a model of it.
 
     Attributes
     ----------
@@ -302,7 +302,7 @@ _LARGEST_STATE = 2**32
 
 
 class StreamTerms(BaseModel, frozen=True, extra="forbid"):
-    """What is released night after night: everything that must not change before the horizon ends.
+    """The terms of a horizon: everything that must not change before it ends.
 
     Attributes
     ----------

@@ -46,7 +46,7 @@ from tasks.planning.rows import FeatureStep
 
 
 class RunIdentity(Planned):
-    """What a run is: all that its key is the digest of, so that a reader of both can check that they belong together.
+    """The inputs of a run's key, which is their digest, so that a reader of both can check that they belong together.
 
     Attributes
     ----------
@@ -220,7 +220,7 @@ class RunPlan(Planned):
 
     @property
     def guarantees(self) -> list[Guarantee]:
-        """What is proved of each release of rows that the run makes or rests on."""
+        """The guarantees of all releases of rows that the run makes or rests on."""
         before = (one for one in (*self.counts, *self.evaluations) if one.key in self.before)
         used = (*before, *self.releases, *self.drawn)
         return [release.guarantee() for release in used if release.reads_rows]
@@ -232,13 +232,13 @@ class RunPlan(Planned):
 
     @property
     def groups(self) -> ColumnGroups | None:
-        """What says to which group a row belongs, where the run is measured by group."""
+        """The map from a row to its group, where the run is measured by group."""
         built = (one.build() for one in self.evaluations if not one.reads_rows)
         return next((one for one in built if isinstance(one, ColumnGroups)), None)
 
     @property
     def measured_by(self) -> str:
-        """What measuring by group costs, in a sentence; empty where nothing is measured so."""
+        """The cost of measuring by group, in a sentence; empty for runs without groups."""
         if self.groups is None:
             return ""
         several = f"{len(self.groups.names)} groups by {self.groups.column} ({', '.join(self.groups.names)})"
@@ -265,7 +265,7 @@ class RunPlan(Planned):
 
     @property
     def training(self) -> dict[str, PlannedRelease | PlannedCombination]:
-        """What trains, by key: releases and what the server makes of them, each after its inputs."""
+        """The training nodes by key: releases and their combinations, each after its inputs."""
         own = (one for one in self.counts if one.key not in self.before)
         given = (*own, self.column_map, *self.projections, self.basis, *self.models, self.model)
         return {node.key: node for node in given if node is not None}
@@ -277,7 +277,7 @@ class RunPlan(Planned):
 
     @property
     def nodes(self) -> dict[str, PlannedRelease | PlannedCombination]:
-        """What trains and what measures, by key, each after its inputs."""
+        """The nodes that train and measure, by key, each after its inputs."""
         made = (one for one in self.evaluations if one.key not in self.before)
         return {**self.training, **{release.key: release for release in made}}
 
@@ -479,7 +479,7 @@ class Draft:
 
     @property
     def stages(self) -> dict[str, type[Loss]]:
-        """Which stages draw noise, each with the kind of loss that it takes."""
+        """The stages that draw noise, each with the kind of loss that it takes."""
         parts = self.resolved.parts
         accepted = {part: lookup(spec.kind, spec.name).budgets for part, spec in parts.items() if part in _STAGES}
         return {stage: accepted[stage][0] for stage in _STAGES if accepted.get(stage)}

@@ -36,7 +36,7 @@ class Planned(BaseModel, frozen=True, extra="forbid"):
 
 
 class Deadline(Planned):
-    """When a release of private rows appears, for any rows, and what is made of them before it.
+    """The time at which a release of private rows appears, for any rows, and the nodes made before it.
 
     Attributes
     ----------
@@ -222,7 +222,7 @@ class PlannedRelease(_Identified):
 
     @property
     def masking(self) -> Masking | None:
-        """How its parties mask what they send; None where they do not."""
+        """The masking of its parties' messages; None without masks."""
         return self.trust_model().masking(len(self.parties))
 
     @property

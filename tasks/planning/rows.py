@@ -129,7 +129,7 @@ class MappedRows(Planned):
 
 
 class Partition(Planned):
-    """Which rows each party has, and which are held out.
+    """The rows of each party, and the held-out ones.
 
     Attributes
     ----------

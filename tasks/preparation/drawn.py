@@ -18,7 +18,7 @@ from tasks.runtime.stores import open_catalog, open_releases
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """What rows of derived data sets, or public ones that were recognised as drawn, rest on.
+    """The origin of drawn rows: of derived data sets, or of public ones that were recognised as drawn.
 
     Attributes
     ----------

@@ -26,7 +26,7 @@ Score = Callable[[TrainingConfig], Mapping[str, float]]
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which candidate was chosen, and by what.
+    """The chosen candidate, and the score that chose it.
 
     Attributes
     ----------

@@ -119,7 +119,7 @@ def admit(
 
 
 class ChargedPlan(Protocol):
-    """What is charged together: a run, or the stages of a synthesis."""
+    """A plan that is charged together: a run, or the stages of a synthesis."""
 
     @property
     def releases(self) -> tuple[PlannedRelease, ...]:
@@ -128,7 +128,7 @@ class ChargedPlan(Protocol):
 
     @property
     def system(self) -> str:
-        """What it is called."""
+        """Name of the plan."""
         ...
 
     @property

@@ -91,7 +91,7 @@ class SyntheticRows(BaseModel, frozen=True):
 
     @property
     def lineage(self) -> dict[str, object]:
-        """What must go with the rows wherever they go."""
+        """The lineage that goes with the rows everywhere."""
         said = self.model_dump(mode="json", include={"dataset", "version", "account", "unit", "synthesis", "rests_on"})
         return {
             "synthetic": True,
@@ -194,7 +194,7 @@ def cells_of(name: str) -> dict[str, list[object]]:
 
 
 class DrawnBy(TypedDict):
-    """What the rows of a derived data set are drawn by: the counted version, the synthesis, a public seed."""
+    """The origin of a derived data set's rows: the counted version, the synthesis, a public seed."""
 
     dataset: str
     version: str

@@ -48,7 +48,7 @@ _POSITION, _PARTITIONED_BYTES = 48, 2 * 2**27
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expectation:
-    """What is expected of a run.
+    """The expected result of a run.
 
     Attributes
     ----------

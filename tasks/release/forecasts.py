@@ -37,7 +37,7 @@ _MOST_RUNS = 4000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """What is to be expected of one schedule.
+    """The forecast of one schedule.
 
     Attributes
     ----------
@@ -60,7 +60,7 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccountForecast:
-    """What is to be expected of an account whose schedules run.
+    """The forecast of an account whose schedules run.
 
     Attributes
     ----------

@@ -105,7 +105,7 @@ class ByGroup(BaseModel, frozen=True):
 
 
 class Confused(BaseModel, frozen=True):
-    """How many held-out rows of one class are taken for another; of a noisy count with a margin."""
+    """Number of held-out rows of one class that are taken for another, with a margin for a noisy count."""
 
     true: str
     predicted: str
@@ -124,7 +124,7 @@ class RecallOf(BaseModel, frozen=True):
 
 
 class ManyClasses(BaseModel, frozen=True):
-    """What stands out in the confusion matrix of more than five classes; see :mod:`dpalgos.confusions`.
+    """The largest confusions of more than five classes; see :mod:`dpalgos.confusions`.
 
     Attributes
     ----------

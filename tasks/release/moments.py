@@ -34,7 +34,7 @@ _DEVIATIONS, _MOST_PARTS = 3.0, 24
 
 
 class Geometry(TypedDict):
-    """Where rows lie by what is declared of their columns: parameters of :class:`SecondMoments`."""
+    """The geometry of rows by their declared columns: parameters of :class:`SecondMoments`."""
 
     origin: list[float]
     varies: list[int]

@@ -80,7 +80,7 @@ class SinglePlan:
 
     @property
     def system(self) -> str:
-        """What the plan is called in the ledger."""
+        """Name of the plan in the ledger."""
         return self.label
 
     @property

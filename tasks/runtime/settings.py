@@ -124,7 +124,7 @@ class DatabaseServer:
 
     @property
     def prefix(self) -> str:
-        """What the names of the databases begin with."""
+        """Prefix of the names of the databases."""
         return self._parts.path.strip("/") or "unitball"
 
     @property

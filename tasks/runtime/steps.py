@@ -86,7 +86,7 @@ _LOCKS: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
 @dataclass(frozen=True, slots=True)
 class Done(Generic[R]):
-    """What an inline step returned.
+    """The result of an inline step.
 
     Parameters
     ----------

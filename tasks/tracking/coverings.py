@@ -27,7 +27,7 @@ ENDS, SET = ("prediction_low", "prediction_high"), "prediction_set"
 
 @dataclass(frozen=True, slots=True)
 class Covering:
-    """Which coverage is requested, of intervals or of sets; the default requests neither.
+    """The requested coverage of intervals or sets. Default: neither.
 
     Attributes
     ----------

@@ -54,7 +54,7 @@ _ROWS = 128
 
 @dataclass(frozen=True, kw_only=True)
 class Basis:
-    """What explanations of a model rest on.
+    """The basis of a model's explanations.
 
     Attributes
     ----------
@@ -71,7 +71,7 @@ class Basis:
 
     @property
     def statement(self) -> str:
-        """What is guaranteed of the explanations, in a sentence."""
+        """The guarantee of the explanations, in a sentence."""
         of = (
             "the model, which rests on the counts of its columns"
             if self.with_counts
@@ -82,7 +82,7 @@ class Basis:
 
 @dataclass(frozen=True, kw_only=True)
 class Explaining:
-    """What explains rows of one model.
+    """The explainer of rows of one model.
 
     Attributes
     ----------
@@ -105,7 +105,7 @@ class Explaining:
 
     @property
     def note(self) -> str:
-        """How to read it: what is divided, what it is compared with, and what it rests on."""
+        """Note for readers: the divided score, its reference, and its basis."""
         pairs = len(self.explainer.reference)
         people = self.basis.proved is not None and self.basis.proved.person
         counted = " of people (each counts as one)" if people else ""
@@ -120,7 +120,7 @@ class Explaining:
 
     @property
     def facts(self) -> dict[str, object]:
-        """What holds of all rows: how to read them, and the epsilon and delta of what they rest on."""
+        """Facts about all rows: a note for readers, and the epsilon and delta of their basis."""
         proved = self.basis.proved
         return {
             "note": self.note,

@@ -46,7 +46,7 @@ _OTHER_FORMATS = frozenset((".csv", ".tsv", ".txt", ".json", ".jsonl", ".xls", "
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """How many rows there were.
+    """Number of rows.
 
     Attributes
     ----------
@@ -71,7 +71,7 @@ class Why(Protocol):
 
     @property
     def rows_at_once(self) -> int:
-        """How many rows are explained at a time."""
+        """Number of rows that are explained at a time."""
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -100,7 +100,7 @@ class ScoreCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reduction:
-    """What a release of second moments says.
+    """The result of a release of second moments.
 
     Parameters
     ----------
@@ -155,7 +155,7 @@ class Reduction:
 
     @property
     def basis(self) -> str:
-        """What `unitball train --basis` takes."""
+        """The argument of `unitball train --basis`."""
         return self.key[:KEY_DIGITS]
 
     def to_json(self) -> Json:

@@ -64,7 +64,7 @@ class Proved(BaseModel, frozen=True):
 
     @property
     def unit(self) -> Unit:
-        """What is protected."""
+        """The protected unit."""
         return Unit(self.person)
 
     def statement(self, digits: int = 4) -> str:
@@ -156,7 +156,7 @@ class RunResult(Evaluation, frozen=True):
 
 
 class Chained(NamedTuple):
-    """What a run leaves: its rows, its plan, its result, and for each model what rows pass through, the model last."""
+    """The outcome of a run: rows, plan, result, and for each model the maps that rows pass through, the model last."""
 
     dataset: DatasetRef
     plan: RunPlan

@@ -228,7 +228,7 @@ class ModelReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entries:
-    """What a line of MLflow's table shows: of a run, of a sweep, or of one of its points.
+    """The entries of a line in MLflow's table: of a run, of a sweep, or of one of its points.
 
     Parameters
     ----------

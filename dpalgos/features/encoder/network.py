@@ -140,7 +140,7 @@ class _Workspace:
 
 
 class Weights(NamedTuple):
-    """What a file of weights holds; see :class:`EncoderFeatures`."""
+    """The contents of a file of weights; see :class:`EncoderFeatures`."""
 
     widths: Ints
     kernels: NDArray[np.int8]
