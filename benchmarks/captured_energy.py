@@ -81,7 +81,7 @@ def main() -> None:
     for name in means:
         line(name, *(f"{value:.3f}" for value in means[name]))
     if given.output is not None:
-        keep_table(given.output, f"{given.seeds}, means")
+        keep_table(given.output, f"means of {given.seeds} seeds")
     if given.figure:
         # Proved methods solid, published ones dashed.
         style = ["o-" if "(proved)" in name else "o--" for name in means]

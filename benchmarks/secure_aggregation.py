@@ -3,8 +3,8 @@
     python benchmarks/secure_aggregation.py [--plot cost.png] [--largest 50000]
 
 Times against a target are wall-clock seconds of all parties and the server together, run one after the other in one
-process. The table and the plot give processor time a party (the mean over parties) from 1,000 parties up to the number
-given, so that other work on the machine does not show in them; every party is simulated with all its messages.
+process. The table and the plot give processor time per party (the mean over parties) from 1,000 parties up to the
+number given, so that other work on the machine does not show in them; every party is simulated with all its messages.
 """
 
 from __future__ import annotations
@@ -172,9 +172,9 @@ def thousand() -> None:
 def many(largest: int, plot: Path | None) -> None:
     """Print the cost per party as their number grows: 10 per cent dropouts, 5 per cent colluders, 100 numbers."""
     length, fixed = 100, np.arange(100)
-    print(f"\nprocessor milliseconds a party ({length} numbers, 10 % dropouts, 5 % colluders), kilobytes it sends")
-    head("parties", "neighbours", *ROUNDS, "together", "kilobytes")
-    found = pd.DataFrame(columns=[*ROUNDS, "together"], dtype=float)
+    print(f"\nprocessor milliseconds per party ({length} numbers, 10 % dropouts, 5 % colluders), kilobytes it sends")
+    head("parties", "neighbours", *ROUNDS, "total", "kilobytes")
+    found = pd.DataFrame(columns=[*ROUNDS, "total"], dtype=float)
     for size in (1_000, 2_000, 5_000, 10_000, 20_000, 50_000):
         if size > largest:
             break
@@ -185,7 +185,7 @@ def many(largest: int, plot: Path | None) -> None:
         line(size, graph.degree, *(f"{each:.3f}" for each in found.loc[size]), f"{clock.sent / 1000:.1f}")
     if plot is not None:
         shown = found.rename(columns={name: f"party: {name}" for name in ROUNDS if name != "server"})
-        labels = {"xlabel": "parties", "ylabel": "processor time a party (ms)", "xscale": "log"}
+        labels = {"xlabel": "parties", "ylabel": "processor time per party (ms)", "xscale": "log"}
         draw(shown, plot, style=["o-", "s-", "v-", "^-", "D-", "kx-"], **labels)
 
 

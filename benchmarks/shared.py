@@ -183,7 +183,8 @@ def draw(table: pd.DataFrame, path: Path, *, style: object = None, subplots: obj
     axes = table.plot(style=style, subplots=subplots, layout=(1, -1), figsize=(8, 4.5), grid=True)
     for each in np.atleast_1d(axes).flat:
         each.set(**labels)
-        each.legend(fontsize="small")
+        # Below the axes, where it hides no line.
+        each.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2)
     figure = np.atleast_1d(axes).flat[0].figure
     figure.tight_layout()
-    figure.savefig(path, dpi=120, metadata={"Date": None} if path.suffix == ".svg" else None)
+    figure.savefig(path, dpi=120, bbox_inches="tight", metadata={"Date": None} if path.suffix == ".svg" else None)
