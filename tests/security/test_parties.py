@@ -144,6 +144,8 @@ def federation(sites: dict[str, Site], served: Served) -> dict[str, Site]:
     shown = [json.loads(site.unitball("party", "show", "clinic", "--json")) for site in sites.values()]
     roster = next(iter(sites.values())).home.parent / "roster.yaml"
     roster.write_text(yaml.safe_dump({"parties": {one["party"]: one["fingerprint"] for one in shown}}, sort_keys=False))
+    # The other users read it, whatever umask a command of this process has set.
+    roster.chmod(0o644)
     for site in sites.values():
         site.variables = {"PREFECT_API_URL": served.api, "PREFECT_API_AUTH_STRING": served.secret.basic}
         site.serve(roster)
