@@ -230,17 +230,17 @@ def _whitening(facts: PublicFacts, shape: tuple[int, ...], strength: float) -> t
         whole = AlgorithmSpec("projections", "public-whitening", own_parameters).build()
         components = min(wanted, whole.features_of(facts.dimension), facts.dimension)
     size = " x ".join(str(side) for side in shape)
-    why = "asked for" if facts.components else f"{_DIRECTIONS:g} a unit of signal, {_FEWEST} to {own.most}"
+    why = "asked for" if facts.components else f"{_DIRECTIONS:g} per unit of signal, {_FEWEST} to {own.most}"
     seen = ", each averaged over the image and its mirror image," if mirror else ""
     if facts.mirror is not None:
         seen = f"{seen or ', not averaged over mirror images,'} as declared,"
     today = AlgorithmSpec("projections", "public-whitening", {**own_parameters, "components": components})
     chosen, encoder = beside(today, mirror=facts.mirror, strength=strength, asked=facts.components is not None)
     if (chosen != today) and facts.components:
-        why = f"{why}, the encoder's among them"
+        why = f"{why}, including the encoder's"
     return chosen, (
         f"map: images of {size}, so {' and '.join(maps)}{seen} whitened by synthetic images "
-        f"({' and '.join(own.processes)}), which costs nothing; {components} directions ({why}); {encoder}"
+        f"({' and '.join(own.processes)}), at no charge; {components} directions ({why}); {encoder}"
     )
 
 

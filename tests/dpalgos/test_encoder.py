@@ -293,9 +293,9 @@ def test_the_encoder_stands_beside_where_mirror_images_are_the_same_thing() -> N
         asked, _ = beside(today(*shape), mirror=True, strength=LEAST_SIGNAL, asked=True)
         assert asked.build().output_dimension(int(np.prod(shape))) == 300
         for mirror, strength, said in (
-            (False, 200.0, "no encoder beside it, which overlooks mirror images"),
-            (None, 200.0, "declare --mirror where these are the same thing"),
-            (True, 0.99 * LEAST_SIGNAL, "no encoder beside it below a signal of"),
+            (False, 200.0, "without the encoder, which ignores mirroring"),
+            (None, 200.0, "declare --mirror if a mirrored image keeps its class"),
+            (True, 0.99 * LEAST_SIGNAL, "mostly noise below a signal of"),
         ):
             alone, why = beside(today(*shape), mirror=mirror, strength=strength)
             assert alone == today(*shape)

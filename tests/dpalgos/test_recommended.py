@@ -202,7 +202,7 @@ def test_the_owners_word_on_mirror_images_is_the_switch_of_the_encoder(
         choice = recommend(dataclasses.replace(facts, **more))
         return choice.arrangement.projection, choice.reasons[0]
 
-    for mirror, said in ((None, "declare --mirror"), (False, "no encoder beside it")):
+    for mirror, said in ((None, "declare --mirror"), (False, "without the encoder, which ignores mirroring")):
         alone, why = chosen(mirror=mirror)
         assert alone.name == "public-whitening"
         assert said in why
@@ -214,7 +214,7 @@ def test_the_owners_word_on_mirror_images_is_the_switch_of_the_encoder(
     assert maps["public-whitening"] == chosen(mirror=True, epsilon=1e-3)[0].parameters | {"components": whole}
     asked, why = chosen(mirror=True, components=90)
     assert asked.build().output_dimension(facts.dimension) == 90
-    assert "asked for, the encoder's among them" in why
+    assert "asked for, including the encoder's" in why
     # Fewer rows' worth of signal, whatever it is lost by, and there is none.
     for weak in ({"epsilon": 0.02}, {"noise_factor": 200.0, "trust": "local"}, {"classes": 2000}):
         assert chosen(mirror=True, **weak)[0].name == "public-whitening"

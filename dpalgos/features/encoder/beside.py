@@ -52,21 +52,21 @@ def beside(
     shape = list(built.shape)
     channels = shape[0] if len(shape) == 3 else 1
     if channels not in _NETS:
-        return today, f"no encoder beside it, which takes images of one channel or three; these have {channels}"
+        return today, f"without the encoder, which takes images of one channel or three; these have {channels}"
     if mirror is None:
         return today, (
-            "no encoder beside it, which overlooks mirror images: declare --mirror where these are the same thing "
+            "without the encoder, which ignores mirroring: declare --mirror if a mirrored image keeps its class "
             "(photographs, clothes; not signs, digits or letters)"
         )
     if not mirror:
-        return today, "no encoder beside it, which overlooks mirror images"
+        return today, "without the encoder, which ignores mirroring"
     if strength < LEAST_SIGNAL:
-        return today, f"no encoder beside it below a signal of {LEAST_SIGNAL:g}, where its directions are mostly noise"
+        return today, f"without the encoder, whose directions are mostly noise below a signal of {LEAST_SIGNAL:g}"
     net, whole = _NETS[channels]
     total = built.components
     components = min(_MOST, total * _MOST // (whole + _MOST) if asked else _MOST * total // whole)
     if components < 1:
-        return today, f"no encoder beside it, for which {total} directions are too few"
+        return today, f"without the encoder, for which {total} directions are too few"
     other = today.with_parameters(components=total - components) if asked else today
     encoder = {"net": net, "components": components, "processes": list(built.processes), "shape": shape}
     both = AlgorithmSpec(
@@ -78,6 +78,6 @@ def beside(
         },
     )
     return both, (
-        f"beside it {WEIGHT:g} times {components} directions of the {net} encoder, which was taught on random scenes "
-        "to overlook mirror images and colour, and costs nothing"
+        f"combined with {components} directions of the {net} encoder at weight {WEIGHT:g}, which was trained on random "
+        "scenes to ignore mirroring and colour, at no charge"
     )
