@@ -281,7 +281,7 @@ def test_the_encoder_stands_beside_where_mirror_images_are_the_same_thing() -> N
     for shape, net, own in (((28, 28), "small", 300), ((1, 28, 28), "small", 300), ((3, 32, 32), "big", 150)):
         chosen, why = beside(today(*shape), mirror=True, strength=LEAST_SIGNAL)
         assert chosen.name == "side-by-side"
-        assert f"0.7 times {own} directions of the {net} encoder" in why
+        assert f"combined with {own} directions of the {net} encoder at weight 0.7" in why
         assert chosen.parameters["weights"] == {"public-whitening": 1.0, "encoder": 0.7}
         maps: Any = chosen.parameters["maps"]
         assert maps["encoder"] == {
