@@ -123,11 +123,12 @@ def _run(configs: Sequence[TrainingConfig], title: str, *, yes: bool, dask: str 
         # Prefect shows what it catches with a traceback; the command says it in one line.
         os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
     with running(title):
-        from flows.comparison import comparing
         from flows.federated_training import training
 
         with over_cluster(dask):
             if len(plans) > 1:
+                from flows.comparison import comparing
+
                 return comparing(plans)([one.config for one in plans])
             train_flow = training(plans[0])
             if dask is not None:

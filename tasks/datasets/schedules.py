@@ -4,20 +4,21 @@ What is kept is tried before: a cron expression without a date stops the process
 nevertheless and cannot be served, because something it names has gone or is another now, is left out and said by name.
 """
 
+from __future__ import annotations
+
 import asyncio
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, NamedTuple, Self
+from typing import TYPE_CHECKING, Annotated, NamedTuple, Self
 from zoneinfo import ZoneInfo
 
 from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_validator
 
 from dpalgos.parameters import ParameterError
 from storage.datasets import dataset_ref, declared_table
-from storage.encoder import Encoder, PictureEncoder, encoder_of
 from storage.errors import InputError, StorageError
 from storage.names import require_kept
 from storage.readers.picture_files import PATH, asked_pictures
@@ -26,6 +27,10 @@ from storage.refs import DatasetRef
 from tasks.planning.configuration import TrainingConfig, faults
 from tasks.runtime.settings import current_layout
 from tasks.runtime.stores import open_catalog
+
+if TYPE_CHECKING:
+    # It imports scikit-learn, which only a schedule with rows to score needs.
+    from storage.encoder import Encoder
 
 NIGHTLY = "0 3 * * *"
 """Every night at three."""
@@ -347,6 +352,8 @@ def require_scorable(schedule: Schedule) -> None:
     """
     if schedule.scoring_input is None:
         return
+    from storage.encoder import encoder_of
+
     registration = open_catalog().get(schedule.dataset)
     layout = current_layout()
     dataset = dataset_ref(layout, registration.version)
@@ -391,6 +398,8 @@ def require_columns(source: Path, encoder: Encoder | None, id_column: str | None
     storage.errors.InputError
         If it cannot be read or lacks a column, or the column that is kept is called as one that is written.
     """
+    from storage.encoder import PictureEncoder
+
     if id_column is not None:
         # The column of paths is an image's own.
         require_kept(id_column, *([PATH] if isinstance(encoder, PictureEncoder) and id_column != PATH else []))

@@ -496,6 +496,9 @@ def started_ahead(root: Path, module: str) -> Iterator[None]:
         root = _usable(root)
         _ahead[root] = _begin(root)
     try:
+        if root in _ahead:
+            # Before the modules of the checks: skops looks each function of SciPy up in all modules, in their order.
+            import scipy.special  # noqa: F401 - imported ahead of its use
         yield
     except BaseException:
         if (begun := _ahead.pop(root, None)) is not None:

@@ -8,6 +8,7 @@ from functools import partial
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State
 from prefect.concurrency.sync import concurrency
+from prefect.context import FlowRunContext
 from prefect.exceptions import MissingContextError, ObjectAlreadyExists
 from prefect.logging import get_run_logger
 from prefect.runtime import deployment
@@ -29,6 +30,16 @@ def limit_name(dataset: str) -> str:
     return f"unitball.dataset.{dataset}"
 
 
+def _is_deployed() -> bool:
+    """Whether a deployment started this run, or the run that it is a part of."""
+    context = FlowRunContext.get()
+    run = None if context is None else context.flow_run
+    # Prefect's accessor asks the server about each run that names no deployment, its own or its parent's.
+    if run is not None and run.deployment_id is None and run.parent_task_run_id is None:
+        return False
+    return bool(deployment.id)
+
+
 @contextmanager
 def one_run_a_dataset(dataset: str) -> Iterator[None]:
     """Let the deployed runs of one data set go one after the other; other data sets' runs are not held up by who waits.
@@ -36,7 +47,7 @@ def one_run_a_dataset(dataset: str) -> Iterator[None]:
     This saves work and keeps the order of charges readable. It protects no budget: the ledger does, for any runs at
     once. So a lease that cannot be renewed does not end a run. Runs that no deployment started do not wait.
     """
-    if not deployment.id:
+    if not _is_deployed():
         yield
         return
     name = limit_name(dataset)

@@ -22,6 +22,7 @@ import pytest
 from prefect import tags
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.context import TagsContext
+from sqlalchemy import NullPool, create_engine
 
 from storage.errors import StorageError
 from storage.layout import Layout
@@ -411,6 +412,18 @@ def test_a_server_that_is_started_beside_checks_ends_where_they_refuse(
     assert kept.server.running, "for the run that follows"
     with engine.started_ahead(tmp_path, module="tests"):
         assert len(begun) == 2, "checks that are imported already are quicker than a server"
+
+
+def test_a_copy_that_is_synced_when_whole_does_not_wait_for_the_disk(tmp_path: Path) -> None:
+    def synced() -> int:
+        database = create_engine(f"sqlite:///{tmp_path / 'new.db'}", poolclass=NullPool)
+        with database.connect() as connection:
+            return int(connection.exec_driver_sql("PRAGMA synchronous").scalar_one())
+
+    usual = synced()
+    with engine_process.unsynced():
+        assert synced() == 0
+    assert synced() == usual > 0, "other databases of this process wait"
 
 
 def test_unwritable_root(tmp_path: Path, environment: pytest.MonkeyPatch) -> None:

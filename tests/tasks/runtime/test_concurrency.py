@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
+from prefect.context import FlowRunContext
 from prefect.exceptions import ObjectAlreadyExists, PrefectHTTPStatusError
 
 from tasks.runtime import ending as deployed
@@ -65,6 +67,19 @@ def test_a_run_without_a_deployment_asks_nobody(monkeypatch: pytest.MonkeyPatch)
     with one_run_a_dataset("digits"):
         pass
     assert server.asked == []
+
+
+@pytest.mark.parametrize("parent", [None, "a-task-run"])
+def test_a_run_that_has_no_parent_says_itself_that_no_deployment_started_it(
+    parent: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = Server()
+    use(monkeypatch, server, "of-the-parent")
+    run = SimpleNamespace(deployment_id=None, parent_task_run_id=parent)
+    monkeypatch.setattr(FlowRunContext, "get", lambda: SimpleNamespace(flow_run=run))
+    with one_run_a_dataset("digits"):
+        pass
+    assert (("enter", limit_name("digits")) in server.asked) == (parent is not None)
 
 
 def test_a_limit_made_by_another_run_in_the_same_moment_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
