@@ -377,7 +377,7 @@ def test_plans_are_made_of_people(most: int, root: Path, tmp_path: Path) -> None
             {"trainer": "smo-output-perturbation", "tune": {"C": [0.1, 0.2]}},
             "SmoOutputPerturbation",
         ),
-        ({"trainer": "continual-class-means", "trust": "central"}, "places"),
+        ({"trainer": "continual-class-means", "trust": "central"}, "by position"),
         ({"algorithm": "noisy-gd", "partition": "by-label"}, "'by-label'.*private"),
     ],
 )
