@@ -175,7 +175,10 @@ def test_by_the_lowest_versions(wheel: Path, tmp_path: Path) -> None:
     programs = environment(tmp_path / "empty")
     run(programs / "pip", "install", "--quiet", "uv", cwd=tmp_path)
     lowest = ("--quiet", "--python", programs / "python", "--resolution", "lowest-direct")
-    run(programs / "uv", "pip", "install", *lowest, f"{wheel}[dask,onnx,postgresql]", cwd=tmp_path)
+    # What pyproject.toml names is direct; of a wheel's requirements uv would take the newest.
+    extras = [word for extra in ("dask", "onnx", "postgresql") for word in ("--extra", extra)]
+    run(programs / "uv", "pip", "install", *lowest, "-r", REPOSITORY / "pyproject.toml", *extras, cwd=tmp_path)
+    run(programs / "uv", "pip", "install", "--quiet", "--python", programs / "python", "--no-deps", wheel, cwd=tmp_path)
     shown = "import numpy, skops; print(numpy.__version__, skops.__version__)"
     found = run(programs / "python", "-c", shown, cwd=tmp_path)
     locked = (REPOSITORY / "requirements-lowest.lock").read_text("utf-8")
