@@ -184,6 +184,7 @@ def test_by_the_lowest_versions(wheel: Path, tmp_path: Path) -> None:
     locked = (REPOSITORY / "requirements-lowest.lock").read_text("utf-8")
     for name, version in zip(("numpy", "skops"), found.split(), strict=True):
         assert f"\n{name}=={version} " in locked
+    assert "--epsilon" in run(programs / "unitball", "train", "--help", cwd=tmp_path)
     main_job(programs / "unitball", tmp_path)
 
 
