@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
@@ -474,6 +475,14 @@ def test_margins_of_differences_hold_in_10_000_runs_and_among_those_shown(
     monkeypatch.setattr(margins, "_MOST", 1000)
     for rate, found in examined_differences(PAIRS[pair], 10_000, of=of).items():
         assert found.enough, (rate, found)
+
+
+def test_noise_has_its_share_of_a_rate_s_variance() -> None:
+    """Of T = (1 − p) A − p B with p = 9/10 of 1,000 rows: noise 0.1² · 400 + 0.9² · 400, rows 1000 · 0.9 · 0.1."""
+    drawn = np.zeros((2, 1)), np.zeros((2, 1))
+    rates = Rates(hits=np.array([900.0]), misses=np.array([100.0]), drawn=drawn, noise=(400.0, 400.0, 0.0))
+    assert rates.of_noise == pytest.approx(328.0 / (328.0 + 90.0))
+    assert replace(rates, sampled=False).of_noise == pytest.approx(1.0)
 
 
 def test_margins_of_differences_hold_and_need_the_noise_that_groups_share(monkeypatch: pytest.MonkeyPatch) -> None:

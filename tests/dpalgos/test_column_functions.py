@@ -330,6 +330,9 @@ def test_a_label_is_clipped_where_the_released_distribution_says() -> None:
     assert 32 < high < 36
     # One in two hundred labels holds nearly all of the variance: no tail is cut.
     assert label_range_of_counts(counts_of(*label_rows()[:1], labels=label_rows()[1], bins=1024)).ends[1] == 100.0
+    # Nor where as many lie at either end.
+    both = np.where(np.arange(4000) < 20, np.arange(4000) % 2 * 100.0, 20.0 + labels)
+    assert label_range_of_counts(counts_of(rows, labels=both, bins=1024)).ends == (0.0, 100.0)
     assert label_range_of_counts(counts_of(rows, mu=0.001, labels=labels)).ends == (0.0, 100.0), "noise is all there is"
     with pytest.raises(ParameterError, match="numeric label"):
         label_range_of_counts(counts_of(rows))

@@ -201,6 +201,8 @@ def test_how_many_bins_there_are_is_decided_by_public_numbers() -> None:
         ({"bound": 0.0}, "bound"),
         ({"bound": math.nan}, "bound"),
         ({"centre": math.inf}, "centre"),
+        ({"share": -0.01}, "share"),
+        ({"share": 1.01}, "share"),
         ({"parts": 9}, "parts"),
     ],
 )

@@ -96,6 +96,13 @@ def test_margins_of_counts_shares_and_differences_hold(one_way: bool, random: np
     assert halved.max() < FEWEST
 
 
+def test_differences_of_two_rows_need_both_totals_to_be_known() -> None:
+    """What remains of two rows without one is the other, so that both are measured from the same noise on."""
+    for rare, measured in ((85.0, True), (65.0, False)):
+        table = PairTable.consistent(np.array([[6000.0, 4000.0], [rare, rare]]), 10.0, 10_200)
+        assert (table.differences().measured == measured).all()
+
+
 def test_little_is_said_where_the_noise_is_large(random: np.random.Generator) -> None:
     noisy = PairTable.consistent(np.full((2, 2), 10.0), 40.0, 40)
     for margins in (noisy.cells(), noisy.shares(), noisy.differences(), noisy.association()):

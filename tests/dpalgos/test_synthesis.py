@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import scipy
 
 from dpalgos.columns import Column
 from dpalgos.guarantees import Neighbours
@@ -104,6 +105,16 @@ def test_excess_is_zero_on_average_and_chance_is_rarely_exceeded() -> None:
         if deviation:
             unmended = np.mean([dependence(table, 0.0, 91).excess for table in tables[:100]])
             assert unmended > 30.0 * excess.std() / math.sqrt(100)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(4, 3), (5, 5)])
+def test_without_noise_chance_is_a_quantile_of_chi_squared(rows: int, columns: int) -> None:
+    """The sum over classes of X² has 2 (A − 1)(B − 1) degrees of freedom; without skewness 91 pairs are 29 % off."""
+    table = np.full((2, rows, columns), 500.0)
+    free = 2 * (rows - 1) * (columns - 1)
+    for pairs, off in ((1, 0.02), (91, 0.01)):
+        exact = scipy.stats.chi2.ppf(1.0 - 0.05 / pairs, free) - free
+        assert dependence(table, 0.0, pairs).chance == pytest.approx(exact, rel=off)
 
 
 def test_the_tree_is_that_of_the_largest_sum_and_of_edges_beyond_chance() -> None:
@@ -343,9 +354,11 @@ def test_margins_of_released_shares_hold_those_of_the_rows(mutant: bool) -> None
     """In place of drawn rows the counted ones: of 5 × some hundred cells, 5 % lie outside their margins.
 
     Cells of columns of one release are dependent, so that a share of cells outside is compared, by 0.08: a mutant
-    whose noise is that of one class instead of two leaves 0.17 outside.
+    whose noise is that of one class instead of two leaves 0.17 outside. Margins are not wider than they must be: the
+    distance of the counted rows is about what noise makes, for columns alone and for tables.
     """
     outside = cells = 0
+    distances = np.zeros((2, 2))
     for seed in range(5):
         made = chain(mu=1.5, seed=seed, stages=stages_for(6000, 4, 2, 100.0))
         made.run()
@@ -355,7 +368,9 @@ def test_margins_of_released_shares_hold_those_of_the_rows(mutant: bool) -> None
             margins = one.margins / math.sqrt(2.0) if mutant else one.margins
             outside += int((np.abs(one.drawn - one.released) > margins).sum())
             cells += one.drawn.size
+            distances[len(one.places) - 1] += one.distance, one.by_noise
     assert cells > 800
+    assert distances[:, 0] == pytest.approx(distances[:, 1], rel=0.3)
     assert (outside / cells < 0.08) != mutant
 
 

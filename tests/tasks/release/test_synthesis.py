@@ -115,6 +115,7 @@ def test_stages_are_charged_once_together_and_drawing_costs_nothing(root: Path, 
     assert (lineage["synthetic"], lineage["rests_on"]) == (True, list(found.rests_on))
     more = made(rows=70, seed=9, name="more")
     assert (more.synthesis, more.rows) == (found.synthesis, 70)
+    assert (found.output, more.output) == (str(tmp_path / "rows.parquet"), None)
     assert len(list(open_ledger().charges("ward"))) == len(charges)
     with pytest.raises(InputError, match=r"rows\.parquet"):
         made(output=tmp_path / "rows.parquet")
@@ -289,7 +290,10 @@ def test_what_cannot_be_drawn_or_paid_is_refused_before_anything_is_charged(root
     with pytest.raises(OverspendError, match="epsilon 2") as refusal:
         require_affordable(asked(4.0), asked)
     assert "one more release of histograms" in str(refusal.value)
-    with pytest.raises(InputError, match="height"):
+    named = plan_synthesis(SynthesisRequest(dataset="ward", epsilon=4.0, pairs=("weight, age",))).pairs
+    assert named is not None
+    assert [table[:2] for table in cast("list[list[int]]", named.algorithm.parameters["tables"])] == [[0, 1]]
+    with pytest.raises(InputError, match="'height' is not a column"):
         plan_synthesis(SynthesisRequest(dataset="ward", epsilon=1.0, pairs=("age,height",)))
     with pytest.raises(InputError, match="derived"):
         ingest(IngestRequest(name="other", path=tmp_path / "ward.csv", format="csv", visibility=Visibility.DERIVED))
