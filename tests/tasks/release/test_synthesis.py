@@ -293,7 +293,7 @@ def test_what_cannot_be_drawn_or_paid_is_refused_before_anything_is_charged(root
     named = plan_synthesis(SynthesisRequest(dataset="ward", epsilon=4.0, pairs=("weight, age",))).pairs
     assert named is not None
     assert [table[:2] for table in cast("list[list[int]]", named.algorithm.parameters["tables"])] == [[0, 1]]
-    with pytest.raises(InputError, match="'height' is not a column"):
+    with pytest.raises(InputError, match="'height'"):
         plan_synthesis(SynthesisRequest(dataset="ward", epsilon=1.0, pairs=("age,height",)))
     with pytest.raises(InputError, match="derived"):
         ingest(IngestRequest(name="other", path=tmp_path / "ward.csv", format="csv", visibility=Visibility.DERIVED))
