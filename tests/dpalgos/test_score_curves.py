@@ -328,7 +328,7 @@ def by_ranks(scores: ScoreSums) -> dict[str, tuple[Floats, Floats]]:
 
 @pytest.fixture
 def fewer_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An eighth of the draws: limits hold as often, whatever their number."""
+    """An eighth of the draws, which shows a mutant; limits of so few hold a little less often."""
     monkeypatch.setattr(score_curves, "_DRAWS", 500)
 
 
@@ -346,11 +346,10 @@ CASES += [("plain", 15, 0.25), ("plain", 100, 4.0)]
 
 @pytest.mark.nightly
 @pytest.mark.parametrize(("world", "rare", "mu"), CASES)
-@pytest.mark.usefixtures("fewer_draws")
-def test_margins_hold_at_all_thresholds_at_once_in_4000_runs(world: str, rare: int, mu: float) -> None:
-    """A false alarm of 1e-9 a number at a true 95 %; 87 %, what recall had before, passes with less than 1e-31."""
-    held = at_once(WORLDS[world], rare, 4000, running(mu))
-    assert min(held.values()) >= LEAST_OF_4000, held
+def test_margins_hold_at_all_thresholds_at_once_in_400_runs(world: str, rare: int, mu: float) -> None:
+    """With all draws: with an eighth of them 91 % of the limits held. A false alarm of 1e-9 a number at a true 95 %."""
+    held = at_once(WORLDS[world], rare, 400, running(mu))
+    assert min(held.values()) >= int(binom.ppf(1e-9, 400, 0.95)), held
 
 
 @pytest.mark.nightly
