@@ -50,8 +50,10 @@ class Part:
 
 
 FIRST = {
-    name: Part(number, (name,))
-    for name, number in {"tasks/release": 30, "storage/ledger": 30, "tasks/accounts": 30, "dpalgos": 60}.items()
+    "tasks/release": Part(30, ("tasks/release",)),
+    "storage/ledger": Part(30, ("storage/ledger",)),
+    "tasks/accounts": Part(30, ("tasks/accounts",)),
+    "dpalgos": Part(60, ("dpalgos",)),
 }
 # Modules that were written after the first draw.
 ADDED = {

@@ -502,7 +502,8 @@ def audit(
         int | None,
         typer.Option(
             help="Runs on each neighbouring data set. The first part selects an event, the rest count how often it "
-            "occurs. Default: 4,000 or more by the cost of a run; 400 with --dataset, 48 with --chain."
+            "occurs. With --membership: shadow models. Default: 4,000 or more by the cost of a run; 400 with "
+            "--dataset, 64 with --membership, 48 with --chain."
         ),
     ] = None,
     confidence: Annotated[

@@ -81,8 +81,8 @@ def descent_of_classes(
         parameters = {"iterations": own.fewest, "step_size": step_size, "clip": own.clip}
         trainer = AlgorithmSpec("trainers", "noisy-gd", parameters)
         why = (
-            f"{own.fewest} gradient steps of size {step_size:g} from zero; most of a row's mean feature is subtracted "
-            "from the row"
+            f"{own.fewest} gradient steps of size {step_size:g} from zero; most of the mean of a row's features is "
+            "subtracted from the row"
         )
         return trainer, None, 0.5, [why]
     two = _TWO if known < _SURE_OF_TWO else _TWO_SURE
