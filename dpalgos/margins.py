@@ -116,21 +116,27 @@ def no_narrower(limits: tuple[float, float], value: float, reach: float) -> tupl
     """Return a margin of a share that is at least as wide as the noise reaches.
 
     Draws of counts are cut at 0: where a noisy count is far below 0, no draw of it is above, and the drawing of rows
-    alone is left of the margin. It is then widened to ``value`` less and plus ``reach``, as far as shares go; it holds
-    what it held, so that its coverage does not fall.
+    alone is left of the margin. Noise of A by delta takes a share A / (A + B) from 0 to delta / (B + delta), and noise
+    of B takes it as far from 1: with r = delta / (A + B), the reach to first order, that is r / (1 + r). The margin is
+    widened to this width and no further, toward ``value`` less and plus r, as far as shares go. It holds what it held,
+    so that its coverage does not fall.
 
     Parameters
     ----------
     limits : (float, float)
     value : float
     reach : float
-        1.96 standard deviations that the noise gives the share.
+        1.96 standard deviations that the noise gives the share, to first order.
     """
     low, high = limits
-    if high - low >= min(reach, 1.0):
+    missing = reach / (1.0 + reach) - (high - low)
+    if missing <= 0:
         return limits
     value = min(max(value, 0.0), 1.0)
-    return min(low, max(value - reach, 0.0)), max(high, min(value + reach, 1.0))
+    below, above = max(low - max(value - reach, 0.0), 0.0), max(min(value + reach, 1.0) - high, 0.0)
+    # Together they are at least what is missing, but for rounding.
+    part = min(missing / (below + above), 1.0)
+    return low - part * below, high + part * above
 
 
 def _deviations(counts: Floats, deviation: float, named: Sequence[str]) -> dict[str, float]:

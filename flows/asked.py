@@ -1,4 +1,4 @@
-"""What is deployed: flows with short forms, each of which asks for a few fields and calls the flow that does the work.
+"""Deployed flows: short forms, each of which asks for a few fields and calls the flow that does the work.
 
 The function of a flow is called, and not the flow: what a form asks for is one run, in one place on Prefect's pages.
 """

@@ -1,4 +1,4 @@
-"""What earlier versions of a data set leave for the next: the register of people, rows seen, places of images."""
+"""State that earlier versions of a data set leave for the next: the register of people, rows seen, places of images."""
 
 from collections.abc import Sequence
 

@@ -289,7 +289,7 @@ class Schema:
 
     @cached_property
     def _weights(self) -> NDArray[np.float64]:
-        """What numbers, one-hot groups and the intercept's coordinate are multiplied by, a number a feature."""
+        """Factors of numbers, one-hot groups and the intercept's coordinate, one per feature."""
         numbers = sum(column.numbers for column in self.inputs)
         groups = sum(len(column.groups) for column in self.inputs)
         of_number, of_group = np.sqrt(3.0 / max(numbers, 1)), np.sqrt(1.0 / max(groups, 1))
@@ -359,7 +359,7 @@ class Schema:
 
     @cached_property
     def _markers(self) -> dict[tuple[type[Column], str], tuple[Any, Any]]:
-        """What :meth:`_marks` has found."""
+        """Result of :meth:`_marks`."""
         return {}
 
     def _examined(self, column: Column, given: Sequence[Any]) -> Examined:

@@ -525,7 +525,7 @@ def declared_bytes() -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _WaysOut:
-    """What messages about a file say can be done: by default where rows are ingested."""
+    """Remedies that messages about a file name: by default those of ingestion."""
 
     missing: str = "check --path"
     too_large: str = "if that is right, declare as many with --max-bytes"

@@ -56,7 +56,7 @@ class Bounds:
 
     @property
     def _scale(self) -> Floats:
-        """What a distance from the middle is multiplied by, (p,)."""
+        """Factors of distances from the middle, (p,)."""
         half, norm = (self.high - self.low) / 2.0, np.sqrt((1.0 + _INTERCEPT**2) * len(self.low) / 3.0)
         return np.where(half > 0, 1.0 / (np.where(half > 0, half, 1.0) * norm), 0.0)
 

@@ -85,7 +85,7 @@ class Target(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Grouped:
-    """Whose rows are fitted on, where what is protected is a person.
+    """People whose rows are fitted on, where the unit is a person.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What ``unitball train`` would run and why (``--explain``), and what it would ask for (``--plan``)."""
+"""The output of ``unitball train --explain`` and ``--plan``: what would run, why, and what it would ask for."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ _Handler = Callable[[int, FrameType | None], Any] | int | signal.Handlers | None
 
 
 class Watch:
-    """What is known of a command that was told to stop."""
+    """State of a command that was told to stop."""
 
     def __init__(self) -> None:
         self.saying: Callable[[], str] = lambda: "nothing was charged"

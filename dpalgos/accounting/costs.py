@@ -151,7 +151,7 @@ _HEADROOM = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """How a loss type is bought and divided.
+    """Rules by which a loss type is bought and divided.
 
     Parameters
     ----------

@@ -501,7 +501,7 @@ class Admission:
 
 @dataclass(frozen=True, slots=True)
 class _TotalCost:
-    """What one party's rows (or any row at all) may have paid: sums, and the losses where it is a single plan."""
+    """Losses that one party's rows (or any row) may have paid: sums, and the losses of a single plan."""
 
     totals: Totals = _ZERO
     plans: int = 0
@@ -547,7 +547,7 @@ def _grown(parts: tuple[float, ...], values: Iterable[float]) -> tuple[float, ..
 
 @dataclass(frozen=True, slots=True)
 class _Account:
-    """What one party's rows have paid in one partition, added up exactly."""
+    """Losses that one party's rows have paid in one partition, added up exactly."""
 
     sums: tuple[tuple[float, ...], ...] = ((),) * len(_ZERO)
     plans: int = 0

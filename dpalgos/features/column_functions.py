@@ -152,7 +152,7 @@ class ColumnFunctions(RowFeatures):
 
     @property
     def blocks(self) -> Mapping[str, float]:
-        """Which functions it has, and of each block its share of a row's squared norm (:data:`LEVELS`)."""
+        """Blocks of functions, with each block's share of a row's squared norm (:data:`LEVELS`)."""
         return LEVELS[_NAMES[int(self.level[0])]]
 
     @property

@@ -504,7 +504,7 @@ class MaskedBlock(Wire):
 
 @dataclass(frozen=True, kw_only=True)
 class SurvivorSet(Wire):
-    """Whose vectors a step's sum holds: fixed and stored before anything is unmasked, and never again.
+    """Parties whose vectors a step's sum holds: fixed and stored before anything is unmasked, and never again.
 
     The key of a round is its session and step. Store this object under that key with a write that fails if there is
     one, and go on with the stored one, for any outcome; the parties' own states refuse a second one as well.

@@ -370,7 +370,7 @@ class Server:
 
     @property
     def survivors(self) -> tuple[int, ...]:
-        """Whose vectors the sum holds, once that is decided."""
+        """Parties whose vectors the sum holds, once that is decided."""
         return self._decided(SurvivorSet, "survivors").survivors
 
     def _fix_survivors(self, answers: Iterable[MaskedVector], recorded: RecordedSum) -> None:

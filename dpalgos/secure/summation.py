@@ -375,7 +375,7 @@ class _PartyMemory:
 
 
 class _ServerMemory:
-    """What a server that lives in this process has decided."""
+    """Decisions of a server that lives in this process."""
 
     def __init__(self, agreed: Mapping[str, Wire]) -> None:
         self.decided = dict(agreed)

@@ -11,7 +11,7 @@ from dpalgos.registry import AlgorithmSpec, lookup, names, register
 
 
 class Scope(StrEnum):
-    """Whose rows one release reads."""
+    """Parties whose rows one release reads."""
 
     PARTY = "party"
     """Each party makes a release from its own rows; it costs that party."""

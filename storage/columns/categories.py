@@ -135,7 +135,7 @@ class Category(Column):
 
     @property
     def _texts(self) -> tuple[str, ...]:
-        """What is admitted as it is written."""
+        """Texts that are admitted as they are written."""
         return self.values if self.recoding is None else tuple(self.recoding.rules)
 
     @property

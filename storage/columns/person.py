@@ -14,7 +14,7 @@ from storage.people import MOST_ROWS, People, identifiers, named
 
 @dataclass(frozen=True, slots=True)
 class Person(Column):
-    """Whose row it is: what is protected is a person with all rows, and no feature.
+    """Column of the person to whom a row belongs. The unit is a person with all rows; the column is not a feature.
 
     Parameters
     ----------

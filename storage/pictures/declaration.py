@@ -1,4 +1,4 @@
-"""What is declared of a set of images: what a pixel is, the side, how an image becomes square and opaque."""
+"""Declaration of a set of images: what a pixel is, the side, how an image becomes square and opaque."""
 
 import math
 from collections.abc import Mapping

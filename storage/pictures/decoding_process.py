@@ -1,4 +1,4 @@
-"""What decodes images in a separate process (:mod:`storage.confined`): the module that it has imported.
+"""Module that a separate process (:mod:`storage.confined`) imports to decode images.
 
 Each image is answered by one piece: the byte 0 and the answer, or the byte 1 and why it cannot be taken.
 """

@@ -250,7 +250,7 @@ def _places(text: bytes, character: int) -> _Places:
 
 @dataclass(slots=True)
 class _Quotes:
-    """Which quotation marks open and close cells, block after block."""
+    """Quotation marks that open and close cells, block after block."""
 
     path: Path
     delimiter: str

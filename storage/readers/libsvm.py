@@ -106,7 +106,7 @@ _SEPARATES[list(b" \t\n\r\x0b\x0c:")] = True
 
 @dataclass(frozen=True, slots=True)
 class _Tokens:
-    """What separators part in a text: where each token begins and ends, and which separator is before and after it."""
+    """Tokens of a text: where each begins and ends, and which separator is before and after it."""
 
     text: bytes
     starts: NDArray[np.int64]

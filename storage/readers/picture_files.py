@@ -1,4 +1,4 @@
-"""Which files are images, below a folder or in a table, of which class and whose."""
+"""Files that are images, below a folder or in a table, with each image's class and person."""
 
 import os
 import stat

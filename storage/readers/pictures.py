@@ -46,7 +46,7 @@ _NAMED = 20
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """How images of a set are read.
+    """Settings by which images of a set are read.
 
     Attributes
     ----------

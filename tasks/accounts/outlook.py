@@ -1,4 +1,4 @@
-"""What would still fit under an account's cap, asked without a charge: of one plan again and again, or of several."""
+"""Plans that would still fit under an account's cap, asked without a charge: one plan repeatedly, or several."""
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence

@@ -90,7 +90,7 @@ def together(proposals: Mapping[str, Proposal], *, ordered: bool) -> list[tuple[
 
 @dataclass
 class _Seen:
-    """What a column of public rows holds."""
+    """Contents of a column of public rows."""
 
     cells: int = 0
     texts: set[str] = field(default_factory=set)

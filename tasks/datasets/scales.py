@@ -1,4 +1,4 @@
-"""What a table's columns are in their own units: names, values, and numbers where a share of a declared range lies."""
+"""A table's columns in their own units: names, values, and numbers where a share of a declared range lies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What released histograms say of a table as one figure: a panel a column, each bar with its margin."""
+"""Figure of a table's released histograms: one panel per column, each bar with its margin."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What released counts say of pairs of columns as one figure: a heat map per pair, with the shares of each group."""
+"""Figure of released counts of pairs of columns: one heat map per pair, with the shares of each group."""
 
 from __future__ import annotations
 

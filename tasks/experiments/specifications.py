@@ -25,7 +25,7 @@ _M = TypeVar("_M", bound=BaseModel)
 
 
 class _Specification(BaseModel, frozen=True, extra="forbid"):
-    """What is written in YAML."""
+    """Model of a specification in YAML."""
 
 
 def _known(name: str) -> str:

@@ -223,13 +223,13 @@ class _Contents:
 
     @cached_property
     def evidence(self) -> dict[str, Evidence]:
-        """What separate parties have signed, by release."""
+        """Records that separate parties have signed, by release."""
         there = [key for key in self.releases if release_member(key, SIGNED) in self._members]
         return {key: Evidence.model_validate(self.json(release_member(key, SIGNED))) for key in there}
 
     @cached_property
     def planned(self) -> dict[str, Planned]:
-        """What each release was planned as; its identity is the digest of that."""
+        """Plan of each release; its identity is the digest of that."""
         return {key: _planned(key, manifest) for key, (manifest, _) in self.releases.items()}
 
     @cached_property
@@ -324,7 +324,7 @@ class _Contents:
 
     @cached_property
     def proved(self) -> Proved | None:
-        """What is proved of the run, derived from the releases that it was planned to make."""
+        """Guarantee that is proved of the run, derived from the releases that it was planned to make."""
         return proved_of(self.plan)
 
 

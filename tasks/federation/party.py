@@ -85,7 +85,7 @@ class _Run:
 
     @property
     def releases(self) -> tuple[PlannedRelease, ...]:
-        """What reads its rows: what it pays for."""
+        """Releases that read its rows: those that it pays for."""
         return own_releases(self.own, self.shards)
 
     def shard_of(self, release: PlannedRelease) -> ShardRef | None:
@@ -96,7 +96,7 @@ class _Run:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What a request is about: a release of its own plan, the session's name for it, and the rows that it reads."""
+    """Subject of a request: a release of the party's own plan, its name in the session, and the rows that it reads."""
 
     run: _Run
     release: PlannedRelease

@@ -1,1 +1,1 @@
-"""What runs the steps: Prefect's and MLflow's servers and databases, their processes, Dask."""
+"""Services that run the steps: Prefect's and MLflow's servers and databases, their processes, Dask."""

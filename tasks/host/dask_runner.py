@@ -1,4 +1,4 @@
-"""What runs a flow's tasks on Dask: it says what it waits for, before the flow begins and hence before any charge.
+"""Task runner on Dask: it says what it waits for, before the flow begins and hence before any charge.
 
 And where all workers go in the middle: Dask keeps their tasks for others that may come, and says nothing.
 """

@@ -1,4 +1,4 @@
-"""What is asked of column statistics (descriptions, components, synthetic rows), and plans that are charged as one."""
+"""Requests for column statistics (descriptions, components, synthetic rows), and plans that are charged as one."""
 
 from __future__ import annotations
 

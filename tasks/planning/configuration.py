@@ -191,7 +191,7 @@ class SecureSettings(BaseModel, frozen=True, extra="forbid"):
 
 
 class DataSettings(BaseModel, frozen=True, extra="forbid"):
-    """Whose rows."""
+    """Data set of a run."""
 
     dataset: Annotated[str, Field(min_length=1, description="Name of a registered data set.", examples=["digits"])] = (
         "digits"

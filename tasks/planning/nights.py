@@ -132,7 +132,7 @@ class PlannedNight(PlannedRelease):
 
     @property
     def stream_key(self) -> str:
-        """What all nights of the stream have in common, and those that a lost ledger knew of under the same terms."""
+        """Key that all nights of the stream share, and those that a lost ledger knew of under the same terms."""
         return self._keys_of([0], epoch=None)[0]
 
     @property

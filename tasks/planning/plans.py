@@ -633,7 +633,7 @@ class Draft:
 
     @property
     def _deadline(self) -> Deadline | None:
-        """When releases of private rows appear; how long public rows take is nobody's secret."""
+        """Deadline at which releases of private rows appear; the time that public rows take is no secret."""
         if self.config.deadline is None or not self.shards[0].dataset.private:
             return None
         return Deadline(seconds=self.config.deadline, miss=self.config.deadline_miss)

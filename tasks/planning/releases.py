@@ -70,7 +70,7 @@ class Deadline(Planned):
 
 
 class _Identified(Planned):
-    """What has an identity: a digest of everything that it says but its label.
+    """Object with an identity: a digest of everything that it says but its label.
 
     Attributes
     ----------
@@ -193,7 +193,7 @@ class PlannedRelease(_Identified):
 
     @property
     def charged_partition(self) -> str:
-        """What these charged_parties are parts of."""
+        """Partition of which the charged parties are parts."""
         return self.partition
 
     @property
@@ -203,7 +203,7 @@ class PlannedRelease(_Identified):
 
     @property
     def charged_as(self) -> str:
-        """What all releases have in common that are charged at one price; empty where each has its own."""
+        """Key that all releases share which are charged at one price; empty where each has its own."""
         return ""
 
     @property
@@ -227,12 +227,12 @@ class PlannedRelease(_Identified):
 
     @property
     def owner(self) -> str:
-        """Whose release it is: a party's own, or all parties'."""
+        """Owner of the release: one party, or all parties."""
         return self.trust_model().owner(self.parties)
 
     @property
     def noise_contributors(self) -> tuple[str, ...]:
-        """Whose secrets key the noise."""
+        """Parties whose secrets key the noise."""
         return self.trust_model().noise_contributors(self.parties)
 
     @property

@@ -1,4 +1,4 @@
-"""What drawn rows rest on: releases of a synthesis, whose rows these counted, and which private runs may use them."""
+"""Basis of drawn rows: releases of a synthesis, whose rows these counted, and which private runs may use them."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class Arrived(BaseModel, frozen=True, extra="forbid"):
 
     @property
     def digest(self) -> str:
-        """What a sum of these rows begins with, 64 hex digits."""
+        """Digest with which a sum of these rows begins, 64 hex digits."""
         return identity(**self.model_dump(mode="json"))
 
     def __str__(self) -> str:

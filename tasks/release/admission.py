@@ -133,7 +133,7 @@ class ChargedPlan(Protocol):
 
     @property
     def sound_counterpart(self) -> str | None:
-        """What is proved in the place of what is not."""
+        """Sound counterpart of a system whose proof fails."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""What released histograms say of a table, in the columns' own units, each number with its 95 % margin or nothing.
+"""Description of a table by released histograms, in the columns' own units, with 95 % margins.
 
 All is post-processing of :class:`~dpalgos.histograms.ColumnCounts` and public facts: nothing here sees a row. Margins
 hold for the value of these data (:mod:`dpalgos.column_margins`), each individually. Bins are equal parts of a column's
@@ -439,7 +439,7 @@ def _figures(
 
 
 class _Lines:
-    """What is said of all numbers of a release, each computed once."""
+    """Lines about all numbers of a release, each computed once."""
 
     def __init__(self, counts: ColumnCounts) -> None:
         self.counts = counts

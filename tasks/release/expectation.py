@@ -201,7 +201,7 @@ def _tonight(release: PlannedRelease) -> PlannedRelease:
 
 
 class _Asked(NamedTuple):
-    """What depends on how many rows each person has."""
+    """Amounts of work that depend on how many rows each person has."""
 
     operations: float
     small_operations: float
@@ -310,7 +310,7 @@ def expect_run(config: TrainingConfig) -> Expectation:
 
 
 class _Before(NamedTuple):
-    """What becomes of a run's rows before its releases read them.
+    """Steps of a run's rows before its releases read them.
 
     Attributes
     ----------
@@ -359,7 +359,7 @@ def _has_room(node: MappedRows) -> bool:
 
 
 class _Views(NamedTuple):
-    """How rows are seen through a plan's public maps: as they are kept, or mapped anew whenever they are read."""
+    """Views of rows through a plan's public maps: as they are kept, or mapped again at each reading."""
 
     kept: bool
     anew: bool

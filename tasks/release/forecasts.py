@@ -1,4 +1,4 @@
-"""What schedules will cost until a cap is reached: how many runs still fit, on which day the first is refused.
+"""Forecast of what schedules cost until a cap is reached: how many runs still fit, and the day of the first refusal.
 
 Nothing here is charged, and nothing is promised: the ledger decides when a run asks. What is said errs on the safe
 side. Each run of a clock is taken to find a new version of its data set, which is charged in full and added to what
@@ -102,7 +102,7 @@ class _Priced:
 
     @property
     def requests(self) -> list[PlanRequest]:
-        """What one of its runs is charged, plan by plan: the training, and the comparison with the champion."""
+        """Charges of one of its runs, plan by plan: the training, and the comparison with the champion."""
         return [one for one in (self.request, self.comparison) if one is not None]
 
     @property

@@ -506,7 +506,7 @@ _Released = tuple[PlannedRelease, Statistic]
 
 @dataclass(frozen=True)
 class _Groups:
-    """What was released of one model's rows by group, and of all of them before.
+    """Releases of one model's rows by group, and of all of them before.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What released counts of pairs of columns say, in the columns' own units, each number with its 95 % margin or nothing.
+"""Description of pairs of columns by released counts, in the columns' own units, with 95 % margins.
 
 All is post-processing of :class:`~dpalgos.pair_tables.PairTable` and public facts: nothing here sees a row.
 """

@@ -37,7 +37,7 @@ _OF_CAP, _UNSPENT = 100, 1e-12
 
 @dataclass(frozen=True)
 class ColumnContents:
-    """What was drawn.
+    """Ranges and values that a release drew for columns.
 
     Attributes
     ----------

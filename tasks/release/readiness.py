@@ -1,4 +1,4 @@
-"""What a run needs after its charge, tried before it: what is wanting then would have cost budget and given nothing.
+"""Needs of a run after its charge, tried before it, so that no run is charged and then fails for want of them.
 
 Each precondition is a function under :func:`precondition`, tried at every charge. What only some runs do afterwards,
 such as logging, they say themselves, around their charge (:func:`needing`). A precondition raises in one line that
@@ -32,7 +32,7 @@ _PROBE = b"\0" * 4096
 
 @dataclass(frozen=True, slots=True)
 class Afterwards:
-    """What follows a charge.
+    """Steps that follow a charge.
 
     Parameters
     ----------

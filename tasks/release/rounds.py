@@ -38,7 +38,7 @@ _W = TypeVar("_W", bound=Wire)
 
 
 class _StoredState:
-    """What a party remembers, in its private store (a :class:`dpalgos.secure.rounds.PartyMemory`).
+    """State of a party, in its private store (a :class:`dpalgos.secure.rounds.PartyMemory`).
 
     A note for each stage of each step, in order, each written once. A party that has left a step out masks no later
     one: a state is never continued in two ways.
@@ -69,7 +69,7 @@ def _noted(name: str, block: int, step: int) -> str:
 
 
 class _StoredDecisions:
-    """What the server remembers of a block's step (a :class:`dpalgos.secure.rounds.ServerMemory`)."""
+    """State of the server for a block's step (a :class:`dpalgos.secure.rounds.ServerMemory`)."""
 
     def __init__(self, store: RoundStore, block: int, step: int) -> None:
         self._store, self._block, self._step = store, block, step
@@ -239,7 +239,7 @@ class ServerRounds:
 
     @property
     def survivors(self) -> tuple[str, ...]:
-        """Whose vectors the sum holds, once that is decided."""
+        """Parties whose vectors the sum holds, once that is decided."""
         return tuple(self._planned.parties[number] for number in self._server.survivors)
 
     def requests(self, stage: Stage) -> Iterator[tuple[int, bytes]]:

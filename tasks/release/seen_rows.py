@@ -68,7 +68,7 @@ def algorithm_of(planned: PlannedRelease, used: Sequence[Artefact] | None = None
 
 @dataclass(frozen=True, slots=True)
 class _Beside:
-    """What comes out of several branches, side by side."""
+    """Outputs of several branches, side by side."""
 
     branches: Sequence[RowMaps]
 

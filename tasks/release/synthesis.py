@@ -38,7 +38,7 @@ _GOOD_ENOUGH = 0.5
 
 @dataclass(frozen=True, slots=True)
 class _Draft:
-    """What all releases of a plan have in common."""
+    """Fields that all releases of a plan share."""
 
     dataset: DatasetRef
     config: TrainingConfig

@@ -1,1 +1,1 @@
-"""What the core needs of its place: roots, settings, stores, caching, retries, events."""
+"""Environment of the core: roots, settings, stores, caching, retries, events."""

@@ -1,4 +1,4 @@
-"""What this process has charged, for the line that a stopped run ends with.
+"""Charges of this process, for the line that a stopped run ends with.
 
 Code that charges runs within :func:`charging`, and code that stops the process calls :func:`stop`: from then on nothing
 is charged here, so that the line stays true while the rest of the process ends.
@@ -38,7 +38,7 @@ class Written:
 
 
 class _Record:
-    """What was charged, by account; one a process."""
+    """Charges by account; one record per process."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition()

@@ -1,10 +1,9 @@
-"""What audits have said of the algorithms of registered models, on record and shown in MLflow."""
+"""Results of audits of the algorithms of registered models, on record and shown in MLflow."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pydantic import BaseModel
 
@@ -12,10 +11,6 @@ from storage.errors import InputError
 from storage.model_records import WITHDRAWN, AuditRecord, ModelRecords, VersionRecord
 from tasks.runtime.stores import open_model_records
 from tasks.tracking.runs import tracking_client
-
-if TYPE_CHECKING:
-    pass
-
 
 AUDITS = "privacy-audits"
 """MLflow's experiment of audits."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from pydantic import BaseModel, Field
 
@@ -30,10 +30,6 @@ from tasks.runtime.stores import open_model_records
 from tasks.tracking.lineage import Lineage, lineage_on_record, read_lineage
 from tasks.tracking.model_versions import RegisteredModel, champion_of, find_model, record_of
 from tasks.tracking.runs import tracking_client
-
-if TYPE_CHECKING:
-    pass
-
 
 COMPARISON_TAG = "unitball.comparison"
 """Tag of model versions: shows how they have compared with the champion, as JSON."""

@@ -1,4 +1,4 @@
-"""What a model says about each column, as a figure: scores along the column, over its released histogram."""
+"""Figure of a model's scores along each column, over the column's released histogram."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a released model says about each column of its table, in the columns' own units: post-processing, free.
+"""Scores of a released model along each column of its table, in the columns' own units: post-processing, at no charge.
 
 From the model's weights, its declared schema and the released counts that its map is made of. No row is opened, so the
 page of a model is the same once its rows are gone.

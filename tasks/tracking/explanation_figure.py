@@ -1,4 +1,4 @@
-"""Why rows have their scores, as a figure: a panel a row, a bar a column with its standard error."""
+"""Figure of the Shapley values of rows: one panel per row, one bar per column with its standard error."""
 
 from __future__ import annotations
 

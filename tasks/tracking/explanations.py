@@ -1,4 +1,4 @@
-"""Why a model gives a row its score: what is divided among which columns, and which releases the answer rests on.
+"""Shapley values of a row's score: what is divided among which columns, and which releases the answer rests on.
 
 One way behind ``unitball predict --why``, :func:`unitball.explain`, trained models and estimators; the mathematics is
 in :mod:`dpalgos.shapley`. Reference rows come from released one-way counts and from nothing else: of those that the

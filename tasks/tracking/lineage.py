@@ -1,9 +1,8 @@
-"""What a registered model is made of, and whom its guarantee protects."""
+"""Lineage of a registered model: its releases, and whom its guarantee protects."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ValidationError
 
@@ -14,10 +13,6 @@ from tasks.planning.configuration import TrainingConfig
 from tasks.planning.plans import RunPlan
 from tasks.runtime.stores import open_catalog
 from tasks.tracking.model_versions import RegisteredModel, record_of
-
-if TYPE_CHECKING:
-    pass
-
 
 LINEAGE = "lineage.json"
 """Artifact of a run in MLflow."""

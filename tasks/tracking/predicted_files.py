@@ -180,7 +180,7 @@ def predict_file(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    """What is asked of a model about a file."""
+    """Request to a model about a file."""
 
     pipeline: Pipeline
     source: Path
@@ -191,12 +191,12 @@ class _Asked:
 
     @property
     def rows_at_once(self) -> int:
-        """How many rows are read at a time."""
+        """Number of rows that are read at a time."""
         return _ROWS if self.why is None else min(_ROWS, self.why.rows_at_once)
 
     @property
     def encoder(self) -> Encoder | None:
-        """What encodes raw rows; None of a model of numbers."""
+        """Encoder of raw rows; None of a model of numbers."""
         return self.pipeline[0] if isinstance(self.pipeline[0], ENCODERS) else None
 
     @property

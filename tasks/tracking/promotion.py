@@ -1,9 +1,8 @@
-"""Who is champion of a model's name: promoted where the records admit it, and rolled back."""
+"""Champion of a model's name: promoted where the records admit it, and rolled back."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from storage.errors import InputError, RefusedError
 from storage.model_records import ModelRecords, VersionRecord
@@ -13,9 +12,6 @@ from tasks.tracking.audits import refuted
 from tasks.tracking.model_files import require_unchanged
 from tasks.tracking.model_versions import find_model, in_mlflow, record_of, show_as_champion, versions_of
 from tasks.tracking.runs import tracking_client
-
-if TYPE_CHECKING:
-    pass
 
 
 def promote(root: Path, name: str, version: str) -> None:

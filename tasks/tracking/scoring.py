@@ -1,17 +1,14 @@
-"""What is asked of a registered model: a file of rows to predict."""
+"""Requests to a registered model: a file of rows to predict."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from pydantic import BaseModel, Field
 
 from tasks.datasets.schedules import COVERED, Coverage
 from tasks.tracking.model_versions import CHAMPION, champion_of, find_model
-
-if TYPE_CHECKING:
-    pass
 
 
 class ScoringRequest(BaseModel, frozen=True, extra="forbid"):

@@ -1,4 +1,4 @@
-"""What a synthesis logs to MLflow: drawn and released tables with margins, what rows rest on, what they cannot do."""
+"""Report of a synthesis in MLflow: drawn and released tables with margins, what rows rest on, what they cannot do."""
 
 from __future__ import annotations
 

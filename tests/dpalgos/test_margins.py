@@ -318,3 +318,20 @@ def test_no_margin_of_a_perfect_or_blind_model_is_narrower_than_its_noise(monkey
         assert min(narrowest(cells, 20.0).values()) > 0.8, narrowest(cells, 20.0)
     monkeypatch.setattr(margins, "no_narrower", lambda limits, value, reach: limits)
     assert min(min(narrowest(cells, 20.0).values()) for cells in (blind, perfect)) < 0.5
+
+
+def test_a_margin_is_widened_to_the_reach_of_the_noise_and_no_further() -> None:
+    """The mutant: ``value`` less and plus the reach are more than twice as far apart."""
+    random, mutant = np.random.default_rng(4), 0
+    for _ in range(500):
+        low, value, high = np.sort(random.random(3)) if random.random() < 0.5 else np.sort(random.beta(0.1, 0.1, 3))
+        reach = float(random.exponential(0.5))
+        must = max(reach / (1 + reach), high - low)
+        widened = margins.no_narrower((low, high), value, reach)
+        assert 0.0 <= widened[0] <= low <= high <= widened[1] <= 1.0
+        assert widened[1] - widened[0] == pytest.approx(must, abs=1e-12)
+        mutant += min(value + reach, 1.0) - max(value - reach, 0.0) > must + 1e-9
+    assert mutant > 100
+    # Of 0 of 100 rows, noise of 25 on the hits gives 25 of 125.
+    assert margins.no_narrower((0.0, 0.0), -0.2, 0.25) == pytest.approx((0.0, 25 / 125))
+    assert margins.no_narrower((1.0, 1.0), 1.2, 0.25) == pytest.approx((100 / 125, 1.0))

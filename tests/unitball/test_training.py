@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 
 import unitball
+from dpalgos.measured import in_places
 from storage.errors import OverspendError, RefusedError
 from tests.support.chains import ingest_private
 
@@ -36,8 +36,7 @@ def test_a_private_run_from_a_notebook(tracked_root: Path, tmp_path: Path) -> No
     title, measured, proved, left_over = repr(model).split("\n")
     assert title == "noisy-gd on clinic, central"
     # So few held-out rows leave a wide margin.
-    low = f"{math.floor(1000 * frame.loc[0, 'accuracy_low']) / 1000:.3f}"
-    high = f"{math.ceil(1000 * frame.loc[0, 'accuracy_high']) / 1000:.3f}"
+    low, high = (in_places(frame.loc[0, f"accuracy_{end}"], 3, way) for end, way in (("low", -1), ("high", 1)))
     assert measured == f"accuracy {frame.loc[0, 'accuracy']:.3f} ({low} to {high}) on held-out rows, noisy"
     assert proved == f"proved: {model.guarantee}"
     assert left_over == repr(model.budget).split("\n")[0]

@@ -112,7 +112,7 @@ one_thread = _OneThread()
 
 
 class _Workspace:
-    """What one thread computes an image in, or an image and its mirror image: every array has one shape for good."""
+    """Arrays in which one thread computes an image, or an image and its mirror image; their shapes never change."""
 
     def __init__(self, layers: Sequence[Layer], pictures: int) -> None:
         self.padded = [np.zeros((pictures, one.side + 2, one.side + 2, one.channels), np.float32) for one in layers]
