@@ -38,7 +38,7 @@ def publish_version(
     (stage.path / MANIFEST).write_bytes(documents.dump_manifest({**body, "version": version}, version=FORMAT_VERSION))
     target = layout.dataset(version)
     # Of two writers of the same version the faster one's files stay, for both hold the same rows; a damaged version
-    # is what ingesting again mends.
+    # is what ingesting again repairs.
     stage.publish(target, lambda: is_complete(layout, version))
     stored = dataset_ref(layout, version)
     return stored.model_copy(update={"name": body["name"], "account": body["account"]})

@@ -46,7 +46,7 @@ def check_permissions(layout: Layout) -> None:
     Raises
     ------
     storage.errors.InputError
-        With the command that mends it.
+        With the command that repairs it.
     """
     mode = stat.S_IMODE(layout.root.stat().st_mode)
     if not mode & 0o077:

@@ -77,7 +77,7 @@ def use_database_server(root: Path, server: DatabaseServer) -> None:
 
     The ledger is moved first, entry by entry, under the same key (``private/ledger.key``); its file is renamed and
     never charged again. MLflow's runs and models follow when the databases are prepared. Prefect's history of flow
-    runs stays in its file; deployments are created again at every start. A kill at any instant is mended by asking
+    runs stays in its file; deployments are created again at every start. A kill at any instant is repaired by asking
     again.
 
     Parameters

@@ -1,7 +1,7 @@
 """Versions of registered models: found by the names that people type, on record, with the champion among them.
 
 Who is champion, and what promotion rests on, is on record in the root (:mod:`storage.model_records`), with the history
-that rolling back needs. MLflow's tags and its alias show it: they are written after the record, the alias is mended
+that rolling back needs. MLflow's tags and its alias show it: they are written after the record, the alias is set again
 where it differs, and neither is ever read to decide. MLflow's own page and clients follow its alias without further
 checks.
 """
@@ -67,7 +67,7 @@ def champion_of(root: Path, name: str) -> VersionRecord | None:
 def find_model(root: Path, model: str) -> RegisteredModel:
     """Return the version of a model that a name means: the newest one where it names neither version nor champion.
 
-    The champion is the one on record, and MLflow's alias is mended where it differs; the newest version is the newest
+    The champion is the one on record, and MLflow's alias is set again if it differs; the newest version is the newest
     on record, where there is any.
 
     Raises
