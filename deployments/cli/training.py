@@ -52,7 +52,7 @@ def train(
     explain: Annotated[
         bool, typer.Option("--explain", help="Print which steps would run and why; run and charge nothing.")
     ] = False,
-    plan: Annotated[bool, typer.Option("--plan", help="Estimate time, memory and budget; run nothing.")] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Estimate operations, memory and budget; run nothing.")] = False,
     path: Annotated[Path | None, typer.Option(help="Ingest this file or folder before training.")] = None,
     format: Annotated[str | None, typer.Option(help="Format of --path. Required except for bundled data sets.")] = None,
     public: Annotated[bool, typer.Option("--public", help="The rows of --path are public.")] = False,

@@ -159,7 +159,8 @@ def test_a_run_from_a_notebook_is_found_on_the_pages(served: Served) -> None:
 @pytest.mark.parametrize("by", ["api", "command"])
 def test_a_refusal_ends_in_a_state_of_that_name_and_is_not_retried(by: str, served: Served, tmp_path: Path) -> None:
     """Whatever a holder of the secret writes into the deployment or the run: another flow is not run."""
-    path = rows_file(tmp_path / "rows.libsvm", 200)
+    # Rows of one account would be refused under another.
+    path = rows_file(tmp_path / "rows.libsvm", 200, seed=len(by))
     declared = [
         "--dimension",
         "5",
