@@ -57,7 +57,7 @@ def main() -> None:
         found, label = errors(given.nights or 365), "standard deviation, one release of all rows = 1"
     else:
         found, label = accuracies(Images(given.keep, given.rows), given), "accuracy on MNIST's test rows"
-    show(found)
+    show(found, of_errors=given.what == "errors")
     if given.output is not None:
         keep_table(given.output, "none" if given.what == "errors" else f"mean of {given.seeds} seeds")
     if given.plot is not None:
@@ -192,13 +192,14 @@ def released(
 # ── what is shown ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def show(found: Mapping[str, Floats]) -> None:
-    """Print a table of some nights, and of the root mean square over all."""
+def show(found: Mapping[str, Floats], *, of_errors: bool) -> None:
+    """Print a table of some nights, and of errors the root mean square over all."""
     nights = len(next(iter(found.values())))
     chosen = [night for night in SHOWN if night < nights] + [nights]
-    head("", *(f"night {night}" for night in chosen), "root mean square")
+    head(f"{nights} nights", *(f"night {night}" for night in chosen), *(["root mean square"] if of_errors else []))
     for name, by_night in found.items():
-        line(name, *(f"{by_night[night - 1]:.3f}" for night in chosen), f"{np.sqrt(np.mean(by_night**2)):.3f}")
+        whole = [f"{np.sqrt(np.mean(by_night**2)):.3f}"] if of_errors else []
+        line(name, *(f"{by_night[night - 1]:.3f}" for night in chosen), *whole)
 
 
 if __name__ == "__main__":

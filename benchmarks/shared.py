@@ -136,7 +136,7 @@ def keep_table(path: Path, seeds: str) -> None:
 def keep(path: Path, found: Mapping[str, Any], seeds: str) -> None:
     """Write a table's columns and rows, or its cells, and what made them; the last list has a line for each."""
     # Where it is written, and what it keeps between runs, is not what made it.
-    places = ("--output", "--keep", "--peers-in")
+    places = ("--output", "--keep", "--peers-in", "--plot")
     asked = [word for before, word in pairwise(["", *sys.argv[1:]]) if before not in places and word not in places]
     command = " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *asked])
     # Cells of earlier runs stay in the file, and so does what made them.
