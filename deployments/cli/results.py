@@ -195,7 +195,7 @@ def _plot(records: list[Record], path: Path) -> list[str]:
     # Rows of different data sets are no line together, and one without such a number has no panel.
     drawn = frame.dropna(subset=[y])
     panels = [*drawn.groupby("dataset", sort=False)] if "dataset" in drawn else [("", drawn)]
-    left_out = sorted(set(frame["dataset"]) - set(drawn["dataset"])) if "dataset" in frame else []
+    left_out = sorted(set(frame["dataset"].dropna()) - set(drawn["dataset"]), key=str) if "dataset" in frame else []
     figure = Figure(figsize=(6.4 * len(panels), 4.8), layout="constrained")
     for (name, own), axes in zip(panels, figure.subplots(1, len(panels), squeeze=False)[0], strict=True):
         of_people = "metrics_weigh" in own and (own["metrics_weigh"] == "people").any()
@@ -594,7 +594,10 @@ def predict(
             require_explainable(pipeline)
             basis = basis_of_model(current_root(), version)
             largest = LargestColumns(
-                explaining_pipeline(pipeline, basis, permutations=permutations or PERMUTATIONS), why
+                explaining_pipeline(
+                    pipeline, basis, permutations=PERMUTATIONS if permutations is None else permutations
+                ),
+                why,
             )
         done = predict_file(
             pipeline, source, output, id_column=id_column, threshold=threshold, covering=covering, why=largest

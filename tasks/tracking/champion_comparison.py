@@ -185,7 +185,7 @@ def compare_models(
         exact = Discordance(budget=GaussianMu(1.0)).statistic(
             rows_of(held_out, maps_of(path, branches), setting.dimension), setting
         )
-        how = f"{held_out.rows} public {held_out.dataset.unit.several}"
+        how = f"{held_out.rows} public {held_out.dataset.unit.several}{seen_in_training(*model_comparison.lineages)}"
         return _outcome(model_comparison, *accuracy_gain(exact, held_out.rows, 0.0), how)
     if epsilon is None:
         raise ParameterError("a comparison on private rows must be charged: give --epsilon")
@@ -197,9 +197,25 @@ def compare_models(
     return _outcome(
         model_comparison,
         *gain,
-        f"{held_out.rows} held-out {held_out.dataset.unit.several}, charged epsilon {epsilon:g}",
+        f"{held_out.rows} held-out {held_out.dataset.unit.several}, charged epsilon {epsilon:g}"
+        f"{seen_in_training(*model_comparison.lineages)}",
         epsilon,
     )
+
+
+def seen_in_training(new: Lineage, old: Lineage) -> str:
+    """Return a note for versions of which one may have been trained on rows that the other held out; else nothing.
+
+    A private row is held out by its position and the seed, in every version of a data set. Which public rows are held
+    out depends on their number too.
+    """
+    fractions = [one.config.test_fraction for one in (new, old)]
+    differ = new.config.partition_seed != old.config.partition_seed or (
+        not new.dataset.private and (new.dataset.version != old.dataset.version or fractions[0] != fractions[1])
+    )
+    if new.dataset.test_rows or not differ:
+        return ""
+    return "; the versions hold out different rows, so one may have been trained on some of these"
 
 
 def _both(model_comparison: ModelComparison) -> tuple[tuple[ReleaseRef, ...], tuple[int, int]]:

@@ -69,6 +69,8 @@ class Part:
     rows : (float, float, float) or None
         Noisy count of the rows there and the ends of its 95 % margin; None where columns were not counted, the count
         cannot be measured at this budget, or the cell is missing.
+    of_missing : bool
+        Whether it is the part of missing cells: a declared value may have the same name.
     """
 
     of: str
@@ -76,6 +78,7 @@ class Part:
     high: Worth | None
     scores: tuple[float, ...]
     rows: Rows | None
+    of_missing: bool = False
 
 
 def rows_of(part: Part) -> float:
@@ -313,7 +316,7 @@ def _column(effect: Effect, scale: Scale, share: float) -> ColumnEffect:
         reference = OTHER if effect.rare[at] else scale.values[at]
     if effect.missing is not None and (effect.column.is_number or scale.can_lack):
         of = MISSING if effect.column.is_number else NONE
-        parts.append(Part(of, None, None, _scores(effect.missing), None))
+        parts.append(Part(of, None, None, _scores(effect.missing), None, of_missing=True))
     return ColumnEffect(
         name=scale.name,
         kind=scale.kind,
@@ -398,7 +401,7 @@ def card_of(found: Effects) -> str:
     """Return a model's effects as Markdown, short: its card has a limit."""
     lines = []
     for column in found.columns[:_CARD_COLUMNS]:
-        known = [part for part in column.parts if part.of not in (MISSING, NONE)]
+        known = [part for part in column.parts if not part.of_missing]
         (score, *others) = found.scores
         of = [part.scores[0] for part in known]
         if column.ranged:

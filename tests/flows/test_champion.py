@@ -21,7 +21,7 @@ from flows.comparison import champion_comparison
 from flows.federated_training import chain_inline
 from storage.errors import InputError, OverspendError, RefusedError
 from storage.refs import ReleaseRef, Visibility
-from tasks.datasets.registration import ingest
+from tasks.datasets.registration import find_dataset, ingest
 from tasks.datasets.request import IngestRequest
 from tasks.preparation.prepare import prepare_comparison, require_held_out, whole
 from tasks.release.seen_rows import maps_of, rows_of
@@ -29,7 +29,14 @@ from tasks.runtime.ending import EndState
 from tasks.runtime.steps import inline
 from tasks.runtime.stores import open_model_records
 from tasks.tracking.audits import note_audit
-from tasks.tracking.champion_comparison import ComparisonOutcome, ComparisonRequest, compare_models, open_comparison
+from tasks.tracking.champion_comparison import (
+    ComparisonOutcome,
+    ComparisonRequest,
+    compare_models,
+    open_comparison,
+    seen_in_training,
+)
+from tasks.tracking.lineage import Lineage
 from tasks.tracking.model_versions import find_model, record_of
 from tasks.tracking.promotion import promote, roll_back
 from tasks.tracking.reporting import CHAMPION_LABEL, announce_trained, run_report
@@ -282,6 +289,26 @@ def test_public_rows_decide_exactly(engine: Engine, tracked_root: Path, tmp_path
     assert compared.epsilon is None
     assert "300 public rows" in compared.how
     assert find_model(tracked_root, "open.noisy-gd@champion").version == "2"
+
+
+def test_a_comparison_says_where_a_version_may_have_seen_the_rows(tracked_root: Path, tmp_path: Path) -> None:
+    """Public rows are held out by their number and the seed; private ones by their positions and the seed."""
+    rows = write_rows(tmp_path / "open.txt", 300)
+    public = {"visibility": Visibility.PUBLIC, "dimension": DIMENSION, "classes": CLASSES}
+    ingest(IngestRequest.model_validate({"name": "open", "format": "libsvm", "path": rows.path, **public}))
+    ingest_private(tmp_path / "private", count=300)
+
+    def lineage(name: str, version: str = "1", test_rows: int = 0, **config: Any) -> Lineage:
+        dataset = find_dataset(name).model_copy(update={"version": version, "test_rows": test_rows})
+        return Lineage.model_construct(config=configured(name, **config), dataset=dataset)
+
+    for name, said in (("open", True), ("clinic", False)):
+        one = lineage(name)
+        assert seen_in_training(one, one) == ""
+        assert bool(seen_in_training(lineage(name, "2"), one)) == said
+        assert bool(seen_in_training(lineage(name, test_fraction=0.4), one)) == said
+        assert "may have been trained" in seen_in_training(lineage(name, partition_seed=1), one)
+        assert seen_in_training(lineage(name, "2", test_rows=50), lineage(name, test_rows=50)) == ""
 
 
 def test_no_model_of_nights_is_compared_on_rows_that_it_has_seen(tracked_root: Path, tmp_path: Path) -> None:

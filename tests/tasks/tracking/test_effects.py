@@ -21,7 +21,7 @@ from storage.schema import Schema
 from storage.shards import open_shard
 from tasks.datasets.registration import find_dataset
 from tasks.tracking import effects as module
-from tasks.tracking.effects import MISSING, NONE, OTHER, ColumnEffect, Effects, card_of, effects_of
+from tasks.tracking.effects import MISSING, NONE, OTHER, ColumnEffect, Effects, Part, card_of, effects_of
 from tasks.tracking.lineage import read_lineage
 from tasks.tracking.model_files import effects_of_model, load_model
 from tasks.tracking.model_versions import find_model
@@ -143,6 +143,19 @@ def test_no_row_is_opened(at_root: Trained, monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setattr(room, name, closed)
     monkeypatch.setattr("pyarrow.parquet.ParquetFile.__init__", closed)
     assert said(at_root).columns
+
+
+def test_a_declared_value_may_be_called_as_the_part_of_missing_cells() -> None:
+    """The mutant leaves the part out by its name: the card says that b has the highest score."""
+    named = {"a": 0.1, "b": 0.2, MISSING: 5.0, NONE: 0.0}
+    parts = [Part(of, None, None, (score,), None) for of, score in named.items()]
+    parts.append(Part(NONE, None, None, (9.0,), None, of_missing=True))
+    column = ColumnEffect(
+        name="ward", kind="category", parts=tuple(parts), bars=(), bar_rows=(), reference="a", spread=1
+    )
+    card = card_of(Effects(scores=("score",), counted=True, unit="rows", note="", columns=(column,), pairs=()))
+    assert f"({NONE}) to" in card
+    assert f"({MISSING})" in card
 
 
 @pytest.mark.parametrize("trained", ["three"], indirect=True)

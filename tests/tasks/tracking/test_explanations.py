@@ -292,9 +292,10 @@ def test_a_file_gets_the_largest_columns(
     assert machine["why"]["epsilon"] == pytest.approx(expected.attrs["epsilon"])
     commands(*given, "--output", tmp_path / "a.parquet", "--plot", tmp_path / "b.png").refused(2, "add --why")
     commands(*asked, "--plot", tmp_path / "why.png").refused(2, "why.png exists")
-    commands(*given, "--output", tmp_path / "a.parquet", "--why", 1, "--permutations", 5).refused(
-        2, "permutations is 5"
-    )
+    for odd in (5, 0):
+        commands(*given, "--output", tmp_path / "a.parquet", "--why", 1, "--permutations", odd).refused(
+            2, f"permutations is {odd}"
+        )
 
 
 def test_what_has_no_columns_is_refused_with_the_reason() -> None:
