@@ -219,6 +219,25 @@ class Catalog:
                 )
             )
 
+    def require_registrable(self, name: str, visibility: Visibility) -> None:
+        """Refuse a name under which :meth:`register` would refuse any rows without declared people and cap.
+
+        Raises
+        ------
+        RefusedError
+            If the name or its account would change between private and public, or has people.
+        InputError
+            If it cannot be a name.
+        """
+        require_name("the data set's name", name)
+        with reading(self._database) as entries:
+            earlier = [_registration(entry) for entry in entries.find(Kind.DATASET, subject=name)]
+            _require_visibility(entries, name, "", visibility, earlier)
+            opened = find_account(entries, earlier[-1].account if earlier else name)
+            if opened is not None:
+                _require_unit(opened, name, None)
+                _require_agreement(opened, visibility, None, None, None, None)
+
     def disjoint_from(self, account: str) -> list[DisjointLine]:
         """Return the declarations that an account's people are others than some other accounts', oldest first."""
         return [

@@ -23,11 +23,29 @@ from dpalgos.rows import Ints
 
 MOST_ROWS = 2**24
 """Of one drawing."""
+MOST_POINTS = 2**32
+"""Of a place: a random number has 32 bits."""
 _IDENTITY = "synthetic rows"
 
 
 def below(stream: KeyStream, bounds: Ints) -> Ints:
-    """Return a random whole number below each bound, each a bound of at least 1 and below 2^31."""
+    """Return a random whole number below each bound.
+
+    Parameters
+    ----------
+    stream : KeyStream
+    bounds : array (n,) of int
+        Each from 1 to :data:`MOST_POINTS`.
+
+    Raises
+    ------
+    ParameterError
+        For another bound.
+    """
+    if len(bounds) and not (int(bounds.min()) >= 1 and int(bounds.max()) <= MOST_POINTS):
+        raise ParameterError(
+            f"bounds of random numbers go from {bounds.min()} to {bounds.max()}; give bounds from 1 to {MOST_POINTS}"
+        )
     words = (stream.words(len(bounds)) >> np.uint64(32)) * bounds.astype(np.uint64)
     return (words >> np.uint64(32)).astype(np.int64)
 
@@ -174,6 +192,6 @@ class Drawing:
             Names the column.
         places : array (n,) of int
         points : array (places,) of int
-            How many points of a public grid lie in each place.
+            How many points of a public grid lie in each place, up to :data:`MOST_POINTS`.
         """
         return below(self.stream(f"point {step}"), np.maximum(points[places], 1))

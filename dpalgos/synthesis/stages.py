@@ -142,7 +142,11 @@ def stages_for(
     if not pairs and columns <= MOST_COLUMNS:
         pairs = tuple(itertools.combinations(range(columns), 2))
     share, pair_share = 0.0 if paid else _SHARES[0], _SHARES[1]
-    reason = f"No pairs are counted: {columns} columns are more than {MOST_COLUMNS}, and no pair is named."
+    reason = (
+        "No pairs are counted: one column has no pairs."
+        if columns == 1
+        else f"No pairs are counted: {columns} columns are more than {MOST_COLUMNS}, and no pair is named."
+    )
     if pairs:
         groups, fine_groups = (
             math.fsum([(columns - len(values)) * most, *(min(most, one) for one in values)]) / columns
@@ -167,7 +171,8 @@ def stages_for(
     if not pairs:
         pair_share = 0.0
     parts, parent_parts = PARTS, PARENT_PARTS if pairs else 1
-    while columns * parts * parent_parts * label_parts > _MOST_CELLS and parts > 4:
+    # Each group of pairs is split into groups of its column, so these are as many at least.
+    while columns * parts * parent_parts * label_parts > _MOST_CELLS and parts >= 2 * PAIR_PARTS:
         parts //= 2
         parent_parts = max(parent_parts // 2, 2) if pairs else 1
     rest = 1.0 - share - pair_share

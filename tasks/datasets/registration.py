@@ -10,7 +10,7 @@ from storage.confined import kept_memory
 from storage.datasets import IngestionReport, dataset_ref, ingestion_report
 from storage.errors import InputError, RefusedError
 from storage.history import places_before
-from storage.layout import Layout
+from storage.layout import Layout, path_component
 from storage.ledger.charges import Cap, require_cap, require_small_delta
 from storage.names import few
 from storage.pictures.places import Known
@@ -43,6 +43,21 @@ def _require_own_name(request: IngestRequest, *, own: bool) -> None:
         raise InputError(
             f"{request.name} is the name of a bundled data set; choose another name, such as my_{request.name}"
         )
+
+
+def require_derivable(name: str) -> None:
+    """Refuse a name under which no derived rows can be registered; nothing is stored or recorded.
+
+    Raises
+    ------
+    InputError
+        If it cannot be used as a name, or is that of a bundled set.
+    RefusedError
+        If a data set or an account of that name is registered, and cannot hold derived rows.
+    """
+    _require_own_name(IngestRequest(name=name, visibility=Visibility.DERIVED), own=True)
+    path_component(name, "data set name")
+    open_catalog().require_registrable(name, Visibility.DERIVED)
 
 
 def _source(

@@ -1,7 +1,7 @@
 """Drawn places of columns as raw cells of a schema: declared values, and points of a public grid within bins.
 
 Nothing here sees a row. A bin of a number holds 64 points, rounded to as many digits as tell them apart, or the whole
-numbers in it; a bin without any takes the nearest one.
+numbers in it; a bin without any takes the nearest one, and one with more than 2^32 has equally spaced ones of them.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from datetime import date, timedelta
 import numpy as np
 
 from dpalgos.rows import Floats, Ints
-from dpalgos.synthesis.drawing import Drawing, Drawn
+from dpalgos.synthesis.drawing import MOST_POINTS, Drawing, Drawn
 from storage.columns.categories import Boolean, Category
 from storage.columns.column import Column
 from storage.columns.dates import Date, Days
 from storage.columns.label import Label
-from storage.columns.numeric import Ordered
+from storage.columns.numeric import Numeric, Ordered
 from storage.columns.person import Person
 from storage.errors import InputError
 from storage.recoding import Recoding
@@ -26,6 +26,7 @@ from storage.schema import Schema
 from tasks.datasets.scales import Scale, declared_schema, label_of, scales_of
 
 _POINTS = 64
+_BEYOND = 2.0**63
 _EPOCH = date(1970, 1, 1)
 
 
@@ -55,6 +56,13 @@ def _undrawable(column: Column) -> str:
         )
     if isinstance(column, Date) and "days" not in column.parts:
         return f"column {column.name} has the parts {', '.join(column.parts)}, which do not determine the day; add days"
+    if isinstance(column, Numeric) and column.whole and column.range is not None:
+        low, high = column.range
+        if low < -_BEYOND or high >= _BEYOND or high - low >= _BEYOND:
+            return (
+                f"column {column.name} has whole numbers from {low:g} to {high:g}, and drawn ones have 64 bits; "
+                "declare a narrower range, or omit whole"
+            )
     return ""
 
 
@@ -157,7 +165,10 @@ def _numbers(scale: Scale, drawing: Drawing, step: str, places: Ints, bins: int)
         held = last >= first
         first = np.where(held, first, middle).astype(np.int64)
         points = np.where(held, last - first + 1, 1).astype(np.int64)
-        return np.asarray(first[places] + drawing.points(step, places, points), dtype=np.int64)
+        # Rounded up; 1 where one draw reaches each of a bin's numbers.
+        apart = -(-points // MOST_POINTS)
+        drawn = drawing.points(step, places, -(-points // apart))
+        return np.asarray(first[places] + drawn * apart[places], dtype=np.int64)
     low, width = edges[:-1][places], np.diff(edges)[places]
     point = drawing.points(step, places, np.full(bins, _POINTS, dtype=np.int64))
     digits = 10.0 ** np.ceil(-np.log10(width / _POINTS))

@@ -106,7 +106,7 @@ def named_pairs(
 
     found: list[Pair] = []
     for pair in pairs:
-        first, second = _two_names(pair, names)
+        first, second = two_names(pair, names)
         found.append((place(first), place(second)))
         if first == second:
             raise InputError(f"the pair {first},{second} is a column with itself; name two columns")
@@ -117,7 +117,7 @@ def named_pairs(
     return tuple(dict.fromkeys(found))
 
 
-def _two_names(pair: str | Sequence[str], names: Sequence[str]) -> tuple[str, str]:
+def two_names(pair: str | Sequence[str], names: Sequence[str]) -> tuple[str, str]:
     """Return the two names of a pair; a comma may be part of a column's name."""
     parts = pair.split(",") if isinstance(pair, str) else list(pair)
     if isinstance(pair, str):

@@ -12,12 +12,16 @@ from dpalgos.column_maps import how_counted
 from dpalgos.evaluators.column_histograms import ColumnHistograms, bins_for
 from dpalgos.evaluators.pair_counts import PairCounts
 from dpalgos.guarantees import GaussianMu, Setting, Trust
+from dpalgos.parameters import ParameterError
 from dpalgos.registry import AlgorithmSpec, lookup
+from dpalgos.synthesis.drawing import Drawing
 from dpalgos.synthesis.stages import PAIR_PARTS, stages_for
 from storage.datasets import origins
 from storage.errors import InputError
 from storage.refs import DatasetRef
+from tasks.accounts.ledger import open_ledger
 from tasks.accounts.terms import gaussian_delta, opening_cap, relation_of
+from tasks.datasets.registration import require_derivable
 from tasks.datasets.scales import declared_schema, scales_of
 from tasks.datasets.synthetic_cells import require_drawable
 from tasks.planning.column_statistics import SynthesisPlan, SynthesisRequest
@@ -28,6 +32,7 @@ from tasks.planning.rows import Partition
 from tasks.preparation.paid_counts import NAME, counted_columns, described_columns
 from tasks.preparation.partitions import plan_partition, shards_of
 from tasks.release.column_counts import version_of
+from tasks.release.column_pairs import two_names
 from tasks.release.drawn_rows import require_output
 from tasks.release.prices import RUN_EPSILON
 from tasks.runtime.settings import current_layout
@@ -109,8 +114,10 @@ def plan_synthesis(request: SynthesisRequest) -> SynthesisPlan:
     Raises
     ------
     InputError
-        If the version has no declared columns, a column cannot be drawn, Gaussian noise has no delta, or the output
-        exists.
+        If the version has no declared columns, a column cannot be drawn, Gaussian noise has no delta, the output
+        exists, or the derived data set's name cannot be used.
+    RefusedError
+        If data or an account of that name are registered that are not derived.
     ParameterError
         For numbers beyond their bounds, or a trust model that does not admit it.
     """
@@ -118,6 +125,7 @@ def plan_synthesis(request: SynthesisRequest) -> SynthesisPlan:
     schema, epsilon = declared_schema(dataset), RUN_EPSILON if request.epsilon is None else request.epsilon
     require_drawable(schema)
     require_output(request.output)
+    require_derivable(request.called)
     config = TrainingConfig(
         dataset=dataset.name, epsilon=epsilon, delta=request.delta, test_fraction=request.test_fraction
     )
@@ -147,6 +155,8 @@ def plan_synthesis(request: SynthesisRequest) -> SynthesisPlan:
         tuple(shard.party for shard in shards),
         tuple(shard.rows for shard in shards),
     )
+    # Rows that cannot be drawn are refused here, before any charge.
+    Drawing(request.seed, request.rows or sum(draft.sizes))
     mu = cast(GaussianMu, allocate([GaussianMu], [1.0], epsilon, config.stated_delta).losses[0]).mu
     return _planned(request, draft, partition, mu, epsilon)
 
@@ -154,6 +164,39 @@ def plan_synthesis(request: SynthesisRequest) -> SynthesisPlan:
 def _planned(
     request: SynthesisRequest, draft: _Draft, partition: Partition, mu: float, epsilon: float
 ) -> SynthesisPlan:
+    """Return the plan over histograms that were released before: of the plans there have been, the one that is charged.
+
+    Histograms that come later neither change a charged synthesis nor charge it again. One that is not charged takes all
+    that there are, if they are good enough.
+    """
+    described = described_columns(draft.dataset, relation_of(draft.dataset.name), draft.trust.name)
+    newest = _planned_over(request, draft, partition, mu, epsilon, described)
+    if not described or _is_charged(newest):
+        return newest
+    for number in reversed(range(len(described))):
+        try:
+            earlier = _planned_over(request, draft, partition, mu, epsilon, described[:number])
+        except ParameterError:
+            # A plan that cannot be made without the newer histograms was not charged without them.
+            continue
+        if _is_charged(earlier):
+            return earlier
+    return newest
+
+
+def _is_charged(plan: SynthesisPlan) -> bool:
+    return bool(open_ledger().charged({plan.tables.key}))
+
+
+def _planned_over(
+    request: SynthesisRequest,
+    draft: _Draft,
+    partition: Partition,
+    mu: float,
+    epsilon: float,
+    before: Sequence[PlannedRelease],
+) -> SynthesisPlan:
+    """Return the plan that takes some released histograms, if they are good enough, and otherwise pays for its own."""
     dataset, columns = draft.dataset, counted_columns(draft.dataset)
     classes, rows = max(len(dataset.classes), 1), sum(draft.sizes)
     named = _named_pairs(dataset, request.pairs)
@@ -161,12 +204,11 @@ def _planned(
     worth = mu / draft.setting(dataset.dimension).noise_factor
     values = [one.values for one in dataset.columns if one.values is not None]
     stages = stages_for(rows, len(columns), classes, worth, named=named, values=values)
-    before = described_columns(dataset, relation_of(dataset.name), draft.trust.name)
     there = math.fsum(cast(GaussianMu, one.budget).mu ** 2 for one in before)
     if there >= _GOOD_ENOUGH * stages.shares[0] * mu**2:
         stages = stages_for(rows, len(columns), classes, worth, named=named, values=values, paid=True)
     else:
-        before = []
+        before = ()
     mus = [mu * math.sqrt(share) for share in stages.shares]
     label_range = None if dataset.label_range is None else list(dataset.label_range)
     counts = list(before)
@@ -236,7 +278,7 @@ def _named_pairs(dataset: DatasetRef, given: Sequence[str]) -> list[tuple[int, i
     names = [scale.name for scale in scales_of(dataset)]
     found = []
     for pair in given:
-        one, _, other = (part.strip() for part in pair.partition(","))
+        one, other = two_names(pair, names)
         if unknown := [name for name in (one, other) if name not in names]:
             raise InputError(
                 f"--pairs {pair}: {unknown[0]!r} is not a column of {dataset.name}; it has {', '.join(names[:20])}"

@@ -19,11 +19,11 @@ from dpalgos.parameters import ParameterError
 from dpalgos.synthesis.codes import places_of
 from dpalgos.synthesis.conditionals import Blocks, class_margins, conditional_counts, least_squares
 from dpalgos.synthesis.dependence import Dependence, dependence, spanning_forest
-from dpalgos.synthesis.drawing import MOST_ROWS, Drawing, Drawn, DrawnColumn, below, systematic
+from dpalgos.synthesis.drawing import MOST_POINTS, MOST_ROWS, Drawing, Drawn, DrawnColumn, below, systematic
 from dpalgos.synthesis.fidelity import ComparedTable, compared_columns, compared_pairs, compared_tables
 from dpalgos.synthesis.groups import groups_of, groups_within, joined, regrouped
 from dpalgos.synthesis.projection import apportioned, to_simplex
-from dpalgos.synthesis.stages import MOST_COLUMNS, stages_for
+from dpalgos.synthesis.stages import MOST_COLUMNS, PAIR_PARTS, stages_for
 from tests.support.synthesis import Chain
 
 RANDOM = np.random.default_rng(64)
@@ -198,6 +198,33 @@ def test_draws_are_whole_proportional_and_of_their_seed_alone() -> None:
     circle = [DrawnColumn(1 - at, np.ones((1, 1, 1), np.int64), *[np.zeros(1, np.int64)] * 3) for at in (0, 1)]
     with pytest.raises(ParameterError, match=r"\[0, 1\]"):
         Drawing(1, 3).columns(np.zeros(3, np.int64), circle)
+
+
+def test_a_random_number_has_a_bound_that_32_bits_reach() -> None:
+    stream = KeyedNoise(public_secret(7), "test").stream("a", np.zeros(1))
+    found = below(stream, np.full(2000, MOST_POINTS))
+    assert 0.4 < (found >= MOST_POINTS // 2).mean() < 0.6
+    for bound in (0, MOST_POINTS + 1):
+        with pytest.raises(ParameterError, match=f"{bound}; give bounds from 1 to 4294967296|from {bound} to"):
+            below(stream, np.array([bound]))
+    assert len(below(stream, np.zeros(0, dtype=np.int64))) == 0
+
+
+def test_columns_have_as_many_groups_as_in_pairs_at_least() -> None:
+    """Tables of many columns and classes are made smaller, and a group of pairs still has a group of its own."""
+    named = stages_for(10**6, 200, 1000, 1.0, named=[(0, 1)])
+    assert named.pairs
+    assert named.parts >= PAIR_PARTS
+    features, labels = table_rows(500)
+    stages = replace(stages_for(500, 4, 2, 8.0, named=[(0, 1)], tree=True), parts=named.parts, parent_parts=2)
+    synthesis = Chain(features, labels, COLUMNS, 2, 8.0, bins=64, stages=stages).run()
+    assert synthesis.draw(Drawing(1, 100)).places.shape == (100, 4)
+
+
+def test_one_column_has_no_pairs() -> None:
+    alone = stages_for(1000, 1, 2, 1.0)
+    assert not alone.pairs
+    assert alone.reason == "No pairs are counted: one column has no pairs."
 
 
 KNOWN = "7797f70230ab3648"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,6 +14,8 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
+from dpalgos.parameters import ParameterError
+from dpalgos.synthesis.drawing import MOST_ROWS, Drawing
 from flows import column_statistics as chained
 from flows.federated_training import begin
 from storage.errors import InputError, OverspendError, RefusedError
@@ -22,7 +26,8 @@ from storage.schema import parse_schema
 from tasks.accounts.ledger import open_ledger
 from tasks.datasets.registration import find_dataset, ingest
 from tasks.datasets.request import IngestRequest
-from tasks.datasets.synthetic_cells import require_drawable
+from tasks.datasets.scales import Scale
+from tasks.datasets.synthetic_cells import _numbers, require_drawable
 from tasks.planning.column_statistics import SynthesisPlan, SynthesisRequest
 from tasks.preparation.partitions import shards_of
 from tasks.release import drawn_rows
@@ -34,6 +39,7 @@ from tasks.release.synthesis import plan_synthesis
 from tasks.runtime.settings import current_layout
 from tasks.runtime.stores import open_releases
 
+KNOWN_NUMBERS = [540520429, 3221153018, 8084869726]
 ROWS, SPIKE = 1500, 71.123456789
 SCHEMA = """\
 format_version: 1
@@ -255,6 +261,22 @@ def test_histograms_that_were_released_before_are_reused_and_compose(root: Path,
     assert not weak.before, "histograms of little budget are no use at a large one"
 
 
+def test_histograms_that_come_later_neither_change_a_synthesis_nor_charge_it_again(root: Path, tmp_path: Path) -> None:
+    """Whether it has paid for its own histograms, or took those that were there; another one takes the newest."""
+    dataset = brought_in(tmp_path, cap=40.0)
+    own = made(epsilon=4.0)
+    plan_counts(dataset, 3.0).make()
+    taken = made(epsilon=3.0, name="over-described")
+    assert len(plan_synthesis(SynthesisRequest(dataset="ward", epsilon=3.0)).before) == 1
+    plan_counts(dataset, 3.5).make()
+    charges = list(open_ledger().charges("ward"))
+    for found, epsilon in ((own, 4.0), (taken, 3.0)):
+        more = made(epsilon=epsilon, rows=50, seed=3, name=f"more-{epsilon:g}")
+        assert (more.synthesis, more.rests_on) == (found.synthesis, found.rests_on)
+    assert list(open_ledger().charges("ward")) == charges
+    assert len(plan_synthesis(SynthesisRequest(dataset="ward", epsilon=2.0)).before) == 2
+
+
 def test_people_and_numeric_labels(root: Path, tmp_path: Path) -> None:
     """A record is a person; drawn rows are nobody's, one record each. A numeric label is drawn in bins."""
     brought_in(tmp_path, who="person, rows_per_person: 2", label="range: [0, 10]")
@@ -279,6 +301,72 @@ def test_columns_whose_cells_do_not_follow_are_named_with_a_way_out() -> None:
     ]
     with pytest.raises(InputError, match=r"drug .*values.*; .*day .*days.*; .*stay .*in and out.*ignore"):
         require_drawable(parse_schema({"columns": columns}, "ward.yaml"))
+
+
+def test_whole_numbers_are_drawn_all_over_their_range() -> None:
+    """Bins of more numbers than a random number has values: every part of a bin is reached, and no number beyond it."""
+    drawing, places = Drawing(0, 4000), np.arange(4000) % 32
+    for high in (1e3, 1e11, 1e12, 1e15, 9e18):
+        scale = Scale("x", "number", numbers=partial(np.multiply, high), whole=True)
+        within = _numbers(scale, drawing, "0", places, 32) / high * 32 - places
+        assert -0.01 <= within.min() < within.max() <= 1.01, high
+        assert within.mean() == pytest.approx(0.5, abs=0.03), high
+    known = _numbers(replace(scale, numbers=partial(np.multiply, 1e11)), drawing, "0", places, 32)
+    assert known[:3].tolist() == KNOWN_NUMBERS, "as before bins of more numbers were drawn"
+
+
+def test_whole_numbers_beyond_2_to_the_63_are_refused() -> None:
+    def schema(low: float, high: float) -> Any:
+        outcome = {"name": "outcome", "type": "label", "classes": ["well", "ill"]}
+        number = {"name": "serial", "type": "numeric", "range": [low, high], "whole": True}
+        return parse_schema({"columns": [number, outcome]}, "ward.yaml")
+
+    require_drawable(schema(-9e17, 8e18))
+    for low, high in ((0, 1e19), (-1e19, 0), (-5e18, 5e18)):
+        with pytest.raises(InputError, match=r"column serial .* declare a narrower range, or omit whole"):
+            require_drawable(schema(low, high))
+
+
+def test_rows_and_names_that_cannot_be_registered_are_refused_before_anything_is_charged(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = brought_in(tmp_path)
+
+    def refused(error: type[Exception], match: str, **asked: Any) -> None:
+        with pytest.raises(error, match=match):
+            plan_synthesis(SynthesisRequest(dataset="ward", epsilon=1.0, **asked))
+
+    refused(ParameterError, "16777217 rows", rows=MOST_ROWS + 1)
+    refused(InputError, "'a/b' cannot be used as a name", name="a/b")
+    refused(InputError, "bundled", name="iris")
+    refused(RefusedError, "'ward' is registered as private", name="ward")
+    frame = pd.read_csv(tmp_path / "ward.csv", dtype=str, keep_default_na=False)
+    frame.iloc[::-1].to_csv(tmp_path / "other.csv", index=False)
+    files = {"format": "csv", "path": tmp_path / "other.csv", "schema_path": tmp_path / "ward.yaml"}
+    ingest(
+        IngestRequest(name="other", account="payer", disjoint_people="others", epsilon_cap=1.0, delta_cap=1e-5, **files)
+    )
+    refused(RefusedError, "'payer' is private", name="payer")
+    monkeypatch.setattr("dpalgos.synthesis.drawing.MOST_ROWS", dataset.rows // 2)
+    refused(ParameterError, "rows are requested")
+    plan_synthesis(SynthesisRequest(dataset="ward", epsilon=1.0, rows=20))
+    assert not list(open_ledger().charges(dataset.account))
+
+
+def test_a_pair_is_named_by_columns_with_commas(root: Path, tmp_path: Path) -> None:
+    brought_in(tmp_path)
+    for name in ("ward.csv", "ward.yaml"):
+        text = (tmp_path / name).read_text()
+        (tmp_path / name).write_text(
+            text.replace("name: weight", 'name: "weight, kg"').replace(",weight,", ',"weight, kg",')
+        )
+    request = IngestRequest(name="ward", format="csv", path=tmp_path / "ward.csv", schema_path=tmp_path / "ward.yaml")
+    ingest(request)
+    named = plan_synthesis(SynthesisRequest(dataset="ward", epsilon=4.0, pairs=("weight, kg,age",))).pairs
+    assert named is not None
+    assert [table[:2] for table in cast("list[list[int]]", named.algorithm.parameters["tables"])] == [[0, 1]]
+    with pytest.raises(InputError, match="a pair is 'age'"):
+        plan_synthesis(SynthesisRequest(dataset="ward", epsilon=1.0, pairs=("age",)))
 
 
 def test_what_cannot_be_drawn_or_paid_is_refused_before_anything_is_charged(root: Path, tmp_path: Path) -> None:
