@@ -11,6 +11,7 @@ from typing import Any
 
 import pandas as pd
 
+from dpalgos.parameters import ParameterError
 from storage.errors import InputError
 from storage.hidden_cells import cells_hidden
 from storage.refs import Visibility
@@ -105,10 +106,13 @@ def describe(
     storage.errors.PriceError
         If private rows would be charged and no ``epsilon`` is given; the message has the price, and nothing is charged.
     storage.errors.RefusedError
-        If the account's cap would be exceeded, or the other version's release is not paid; nothing is charged then.
+        If the account's cap would be exceeded, also by what is only planned, or the other version's release is not
+        paid; nothing is charged then.
     storage.errors.InputError, dpalgos.parameters.ParameterError
         For what does not fit.
     """
+    if plan and (beside := [name for name, one in (("plot", plot), ("against", against)) if one is not None]):
+        raise ParameterError(f"plan returns the price and reads no row; omit {', '.join(beside)}")
     place = None if plot is None else Path(plot)
     if place is not None and place.exists():
         raise InputError(f"{place} exists; name another file, or remove it first")
@@ -134,6 +138,7 @@ def describe(
                 of_pairs = None
                 planned = plan_counts(registered, epsilon, delta=delta, trust=trust)
         if plan:
+            planned.require_affordable()
             terms = (
                 terms_of(planned, paid=planned.paid)
                 if of_pairs is None

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.metrics import accuracy_score
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 
 from dpalgos.conformal import HeldOutErrors, HeldOutScores
@@ -31,6 +32,16 @@ from unitball.pipelines import learns_nothing
 from unitball.private_estimator import PrivateEstimator, Scored
 from unitball.screen import warn_of_clipped, warn_of_order
 from unitball.wording import spoken_in_python
+
+
+def _require_labels(y: NDArray[Any]) -> None:
+    for row, label in enumerate(y.tolist() if y.dtype == object else ()):
+        try:
+            hash(label)
+        except TypeError:
+            raise ParameterError(
+                f"row {row + 1}, the label is of type {type(label).__name__}; give a text, a number or a boolean"
+            ) from None
 
 
 @learns_nothing
@@ -214,7 +225,7 @@ class PrivateClassifier(Scored, ClassifierMixin, PrivateEstimator):  # type: ign
         if positive is None:
             declared = "" if self.schema is None else self._columns.declared.label.positive
             # Where other classes are given than the schema's, its positive one is none of them.
-            positive = declared if declared in known else None
+            positive = declared if declared and declared in known else None
         elif len(known) != 2 or positive not in known:
             raise ParameterError(
                 f"positive is {shown(positive)}; it must be one of two classes, and the classes are "
@@ -222,7 +233,18 @@ class PrivateClassifier(Scored, ClassifierMixin, PrivateEstimator):  # type: ign
             )
         return None if positive is None else str(known.index(positive))
 
+    def _codes(self, labels: NDArray[Any]) -> NDArray[np.int64]:
+        """Return which class each label is, also in another spelling; -1 where it is none."""
+        known = labels.tolist()
+        places = {label: place for place, label in enumerate(self.classes_.tolist())}
+        # Classes are any objects; what is none of them may be one in another spelling.
+        others = [label for label in dict.fromkeys(known) if label not in places]
+        spelled = canonical_texts(list(places)).to_pylist()
+        places |= zip(others, codes_of(canonical_texts(others), spelled).tolist(), strict=True)
+        return np.array([places[label] for label in known], dtype=np.int64)
+
     def _target(self, y: NDArray[Any]) -> Target:
+        _require_labels(y)
         declared: Any = self.classes
         if declared is None and self.schema is not None:
             declared = self._columns.declared.label.classes
@@ -245,20 +267,14 @@ class PrivateClassifier(Scored, ClassifierMixin, PrivateEstimator):  # type: ign
         texts = canonical_texts(list(places)).to_pylist()
         if len(places) < len(self.classes_) or named_twice([text for text in texts if text is not None]):
             raise ParameterError("classes are declared twice; names must differ")
-        known = y.tolist()
-        # Classes are any objects; what is none of them may be one in another spelling.
-        others = [label for label in dict.fromkeys(known) if label not in places]
-        alike = dict(zip(others, codes_of(canonical_texts(others), texts).tolist(), strict=True))
-        if unknown := [label for label, place in alike.items() if place < 0]:
+        codes = self._codes(y)
+        if codes.min(initial=0) < 0:
+            row = int(np.flatnonzero(codes < 0)[0])
             raise ParameterError(
-                f"row {known.index(unknown[0]) + 1}, label {shown_cell(unknown[0])} is not one of the classes "
+                f"row {row + 1}, label {shown_cell(y.tolist()[row])} is not one of the classes "
                 f"{', '.join(map(repr, places))}; declare it or omit the row"
             )
-        places |= alike
-        return Target(
-            np.array([places[label] for label in known], dtype=np.int64),
-            classes=tuple(str(index) for index in range(len(self.classes_))),
-        )
+        return Target(codes, classes=tuple(str(index) for index in range(len(self.classes_))))
 
     def _score_names(self) -> tuple[str, ...]:
         known = self.classes_.tolist()
@@ -379,8 +395,20 @@ class PrivateClassifier(Scored, ClassifierMixin, PrivateEstimator):  # type: ign
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Return a class for each row, (m,)."""
+        predicted = self._predicted(X)
+        return np.asarray(self.classes_[predicted])
+
+    def _predicted(self, X: Any) -> NDArray[np.int64]:
         scores = self.decision_function(X)
-        return np.asarray(self.classes_[(scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)])
+        return np.asarray(scores > 0 if scores.ndim == 1 else scores.argmax(axis=1), dtype=np.int64)
+
+    def _exact_score(self, X: Any, labels: NDArray[Any], sample_weight: Any) -> float:
+        predicted = self._predicted(X)
+        _require_labels(labels)
+        codes = self._codes(labels)
+        if len(missing := np.flatnonzero((codes < 0) & pd.isna(labels))):
+            raise ParameterError(f"row {missing[0] + 1} of y has no label; omit the row")
+        return float(accuracy_score(codes, predicted, sample_weight=sample_weight))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -407,7 +407,11 @@ class TrainedModel:
             | {f"{name}_reason": why for name, why in one.metrics.reasons.items()}
             for one in of.differences
         ]
-        return pd.DataFrame(lines).set_index(["group", "less"])
+        # One group has no differences; those of noisy counts have no rate of the majority.
+        others = ("rows",) if of.times is None else ("rows", "majority_rate")
+        rates = [name for one in of.metrics.values() for name in one if not name.startswith(others)]
+        names = None if lines else list(dict.fromkeys(["group", "less", *rates]))
+        return pd.DataFrame(lines, columns=names).set_index(["group", "less"])
 
     def to_frame(self) -> pd.DataFrame:
         """Return the run as one line: algorithm, spending, what metrics weigh, and the metrics.
@@ -783,7 +787,8 @@ def frontier(
         from flows.federated_training import chain_inline
         from flows.sweep import frontier_sweep
 
-        spec = frontier_sweep(TrainingConfig(dataset=dataset, **settings), algorithms, epsilons, seeds)
+        config = checked("frontier", TrainingConfig, {"dataset": dataset, **settings})
+        spec = frontier_sweep(config, algorithms, epsilons, seeds)
         runs = [(point.config, chain_inline(point.config).result) for point in spec.points()]
     frame = pd.DataFrame(
         [

@@ -20,7 +20,11 @@ Request = TypeVar("Request", bound=BaseModel)
 
 # Words that follow an option's name without being its value.
 _WORDS = frozenset(
-    ("and", "are", "as", "at", "for", "from", "in", "instead", "is", "needs", "of", "on", "or", "out", "with")
+    (
+        *("above", "also", "and", "applies", "are", "as", "at", "before", "both", "for", "from", "has", "here", "if"),
+        *("in", "instead", "is", "it", "itself", "makes", "needs", "of", "on", "or", "out", "take", "then", "was"),
+        "with",
+    )
 )
 _SWITCHES = frozenset(
     name for name, field in TrainingConfig.model_fields.items() if field.annotation in (bool, bool | None)
@@ -73,9 +77,20 @@ def _literal(value: str) -> str:
 
 @contextmanager
 def spoken_in_python() -> Iterator[None]:
-    """Let errors of what is within name parameters in place of options; their types stay."""
+    """Let errors of what is within name parameters in place of options; their types stay.
+
+    Raises
+    ------
+    ParameterError
+        In place of pydantic's error, for values that do not fit a run.
+    """
     try:
         yield
+    except ValidationError as error:
+        # What is stored is validated as well, and is not what the caller gave.
+        if error.title != TrainingConfig.__name__:
+            raise
+        raise ParameterError(in_python("; ".join(faults(error)))) from None
     except (ParameterError, InputError, RefusedError, StorageError) as error:
         if (said := in_python(str(error))) == str(error):
             raise

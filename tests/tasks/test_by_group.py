@@ -561,5 +561,12 @@ def test_a_notebook_gets_a_line_a_group(root: Path, tmp_path: Path) -> None:
     of_two = differences.loc[("female", "male")]
     assert of_two["accuracy"] == table_of_groups["accuracy"]["female"] - table_of_groups["accuracy"]["male"]
     assert of_two["accuracy_low"] < of_two["accuracy"] < of_two["accuracy_high"]
+    assert result.by_group is not None
+    alone = result.by_group.model_copy(
+        update={"metrics": {"female": result.by_group.metrics["female"]}, "differences": ()}
+    )
+    none = dataclasses.replace(model, result=result.model_copy(update={"by_group": alone})).group_differences()
+    assert (len(none), none.index.names) == (0, ["group", "less"])
+    assert list(none) == [name for name in differences if not name.endswith("_reason")]
     with pytest.raises(InputError, match="not evaluated"):
         dataclasses.replace(model, result=followed(algorithm="noisy-gd")).by_group()

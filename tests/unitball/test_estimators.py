@@ -210,6 +210,37 @@ def test_classes_are_weighed_by_label_or_balanced(rows: tuple[Any, Any]) -> None
             PrivateClassifier(**given, class_weight=weights).fit(features, labels)
 
 
+def test_an_empty_text_is_a_class_like_any_other(rows: tuple[Any, Any]) -> None:
+    features, _ = rows
+    for labels in (["", "a", "b"], ["", "b"]):
+        of_rows = np.array(labels)[np.arange(240) % len(labels)]
+        model = PrivateClassifier(epsilon=50.0, public=True, random_state=0, bounds=BOUNDS).fit(features, of_rows)
+        assert model.classes_.tolist() == labels
+
+
+@pytest.mark.parametrize("spelling", [str, float, bool, int])
+def test_a_score_knows_labels_in_each_spelling_that_a_fit_knows(rows: tuple[Any, Any], spelling: Any) -> None:
+    features, numbers = rows[0], (rows[1] == "ill").astype(int)
+    model = PrivateClassifier(epsilon=50.0, public=True, random_state=0, bounds=BOUNDS, classes=[0, 1])
+    labels = np.array([spelling(one) for one in numbers.tolist()])
+    model.fit(features, labels)
+    assert model.score(features, labels) == np.mean(model.predict(features) == numbers)
+    weights = np.arange(240)
+    assert model.score(features, labels, weights) == pytest.approx(
+        np.average(model.predict(features) == numbers, weights=weights)
+    )
+    assert np.isfinite(cross_val_score(model, features, labels, cv=3)).all()
+
+
+def test_a_label_that_is_no_class_is_predicted_wrongly_and_a_missing_one_is_named(rows: tuple[Any, Any]) -> None:
+    features, labels = rows
+    model = PrivateClassifier(epsilon=50.0, public=True, random_state=0, bounds=BOUNDS).fit(features, labels)
+    others = np.where(np.arange(240) < 120, "other", labels)
+    assert model.score(features, others) == np.mean(model.predict(features) == others) <= 0.5
+    with pytest.raises(ParameterError, match=r"^row 3 of y has no label; omit the row$"):
+        model.score(features, np.where(np.arange(240) == 2, None, labels.astype(object)))
+
+
 def test_a_score_of_private_rows_is_said_to_be_exact(rows: tuple[Any, Any]) -> None:
     unitball.open_account("clinic", epsilon=3.0, delta=1e-6)
     model = private(epsilon=0.3).fit(*rows)
@@ -577,6 +608,23 @@ def test_bad_rows_are_named_alike_whatever_declares_them(kind: type, way: str) -
             "row 3, label|NaN",
             y=np.where(np.arange(40) == 2, np.nan, labels.astype(object)),
         )
+
+
+@pytest.mark.parametrize("public", [True, False])
+def test_labels_that_are_none_are_named_by_their_row(*, public: bool) -> None:
+    labels = LABELS[PrivateClassifier][2]
+    declared = {**_declared(PrivateClassifier, "schema"), "classes": np.unique(labels).tolist(), "public": public}
+    missing = pd.Series(labels).astype("string")
+    missing[2] = pd.NA
+    shown = "<NA>" if public else r"\(not shown\)"
+    listed = labels.astype(object)
+    listed[2] = ["secret"]
+    for y, says in (
+        (missing, f"^row 3, label {shown} is not one of the classes"),
+        (listed, "^row 3, the label is of type list; give a text, a number or a boolean$"),
+    ):
+        with pytest.raises(ParameterError, match=says):
+            PrivateClassifier(**declared).fit(X, y)
 
 
 @pytest.mark.parametrize(

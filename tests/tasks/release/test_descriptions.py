@@ -454,6 +454,9 @@ def test_a_plan_charges_nothing_and_what_exceeds_the_cap_is_refused(commands: Co
     fits = refusal.value.fits
     assert 2.9 < fits < 3.1
     commands("describe", "clinic", "--epsilon", 4, "--plan").refused(3, "cap of epsilon 3")
+    for pairs in ((), ("ward,outcome",)):
+        with pytest.raises(OverspendError, match="cap of epsilon 3"):
+            unitball.describe("clinic", epsilon=4.0, plan=True, pairs=pairs)
     assert open_ledger().charges("clinic-2026") == []
     assert unitball.describe("clinic", epsilon=fits, plan=True).empty
     unitball.describe("clinic", epsilon=fits)
