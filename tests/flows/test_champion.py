@@ -300,7 +300,7 @@ def test_a_comparison_says_where_a_version_may_have_seen_the_rows(tracked_root: 
 
     def lineage(name: str, version: str = "1", test_rows: int = 0, **config: Any) -> Lineage:
         dataset = find_dataset(name).model_copy(update={"version": version, "test_rows": test_rows})
-        return Lineage.model_construct(config=configured(name, **config), dataset=dataset)
+        return Lineage(config=configured(name, **config), dataset=dataset, features=(), path=(), measured=None)
 
     for name, said in (("open", True), ("clinic", False)):
         one = lineage(name)

@@ -151,7 +151,7 @@ def test_a_declared_value_may_be_called_as_the_part_of_missing_cells() -> None:
     parts = [Part(of, None, None, (score,), None) for of, score in named.items()]
     parts.append(Part(NONE, None, None, (9.0,), None, of_missing=True))
     column = ColumnEffect(
-        name="ward", kind="category", parts=tuple(parts), bars=(), bar_rows=(), reference="a", spread=1
+        name="ward", kind="category", parts=tuple(parts), bars=0, bar_rows=(), reference="a", spread=1
     )
     card = card_of(Effects(scores=("score",), counted=True, unit="rows", note="", columns=(column,), pairs=()))
     assert f"({NONE}) to" in card
