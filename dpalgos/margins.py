@@ -134,8 +134,8 @@ def no_narrower(limits: tuple[float, float], value: float, reach: float) -> tupl
         return limits
     value = min(max(value, 0.0), 1.0)
     below, above = max(low - max(value - reach, 0.0), 0.0), max(min(value + reach, 1.0) - high, 0.0)
-    # Together they are at least what is missing, but for rounding.
-    part = min(missing / (below + above), 1.0)
+    # Together they are at least what is missing, but for rounding, by which both may be 0.
+    part = missing / (below + above) if below + above > missing else 1.0
     return low - part * below, high + part * above
 
 

@@ -332,6 +332,7 @@ def test_a_margin_is_widened_to_the_reach_of_the_noise_and_no_further() -> None:
         assert widened[1] - widened[0] == pytest.approx(must, abs=1e-12)
         mutant += min(value + reach, 1.0) - max(value - reach, 0.0) > must + 1e-9
     assert mutant > 100
+    assert margins.no_narrower((0.71, 0.71), 0.71, 7e-36) == (0.71, 0.71), "by rounding nothing is above or below"
     # Of 0 of 100 rows, noise of 25 on the hits gives 25 of 125.
     assert margins.no_narrower((0.0, 0.0), -0.2, 0.25) == pytest.approx((0.0, 25 / 125))
     assert margins.no_narrower((1.0, 1.0), 1.2, 0.25) == pytest.approx((100 / 125, 1.0))
