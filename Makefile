@@ -43,7 +43,7 @@ tests: environment
 coverage: environment  ## the tests, and which lines they run; tracing takes half as long again
 	@$(BIN)/python -m pytest -m "not nightly" -n $(WORKERS) --dist loadfile --cov --cov-report=term:skip-covered
 
-test-nightly: environment  ## the heavy tests: two to three hours on two cores
+test-nightly: environment  ## the heavy tests: about two hours on two cores
 	@$(BIN)/python -m pytest -m nightly -n $(shell getconf _NPROCESSORS_ONLN) --dist loadfile
 
 test-pythons:  ## the tests on Python 3.11 and 3.13, the main job on 3.12; names those that are absent
