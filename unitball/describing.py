@@ -111,8 +111,8 @@ def describe(
     storage.errors.InputError, dpalgos.parameters.ParameterError
         For what does not fit.
     """
-    if plan and (beside := [name for name, one in (("plot", plot), ("against", against)) if one is not None]):
-        raise ParameterError(f"plan returns the price and reads no row; omit {', '.join(beside)}")
+    if plan and (unused := [name for name, one in (("plot", plot), ("against", against)) if one is not None]):
+        raise ParameterError(f"plan returns the price and reads no row; omit {', '.join(unused)}")
     place = None if plot is None else Path(plot)
     if place is not None and place.exists():
         raise InputError(f"{place} exists; name another file, or remove it first")
